@@ -1,0 +1,86 @@
+"""The words every lab provider shares: a node, what a lab is asked to be, and the provider itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from labctl.progress import Progress
+
+NODE_NAME = r"^[a-z][a-z0-9-]{0,30}$"
+LAB_NAME = r"^[a-z0-9][a-z0-9-]{0,30}$"
+
+
+class Node(BaseModel):
+    """One machine of a lab and how the control side reaches it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(pattern=NODE_NAME)
+    address: str
+    ssh_port: int = 22
+    ssh_user: str = "root"
+    ssh_key: Path | None = None
+    known_hosts: Path | None = None
+    agent_port: int = 7443
+    labels: Mapping[str, str] = Field(default_factory=dict)
+
+
+class LabOptions(BaseModel):
+    """What `labctl up` is asked for. Sizes in MiB."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    nodes: int = Field(default=3, ge=1, le=32)
+    memory_mib: int = Field(default=768, ge=384, le=65536)
+    data_mib: int = Field(default=512, ge=64, le=1048576)
+    cpus: int = Field(default=1, ge=1, le=64)
+    internet: bool = False
+    agent: bool = True
+    data_filesystem: Literal["ext4", "xfs"] = "ext4"
+
+
+class NodeStatus(BaseModel):
+    """What a provider knows of one node without asking its agent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    node: Node
+    running: bool
+    pid: int | None = None
+    detail: str = ""
+
+
+Ready = Callable[[Node], None]
+"""Called for a node that has been booted or restored: returns once its agent answers and its clock is
+set, raises :class:`labctl.errors.LabError` otherwise. Supplied by the caller, so that providers know
+nothing of transports."""
+
+
+class Provider(Protocol):
+    """A way to have nodes. Each method is safe to repeat, and safe to interrupt."""
+
+    kind: str
+
+    def up(self, options: LabOptions | None, ready: Ready, progress: Progress) -> None:
+        """Bring the nodes up: from the golden snapshot where there is one, by booting and taking one where not."""
+
+    def reset(self, ready: Ready, progress: Progress) -> None:
+        """Take memory and disks of all nodes back to the golden snapshot."""
+
+    def down(self, progress: Progress) -> None:
+        """End everything this lab runs. Leaves disks and the golden snapshot."""
+
+    def destroy(self, progress: Progress) -> None:
+        """`down`, and delete the lab's state."""
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes, in order, running or not."""
+
+    def status(self) -> tuple[NodeStatus, ...]: ...
+
+    def console(self, name: str) -> Path | None:
+        """The file with the serial console of a node, where the provider has one."""

@@ -1,0 +1,203 @@
+"""The edge between the agent and the machine: every touch of the world goes through these protocols.
+
+`Reader` only looks, `Host` also changes. The real one is :class:`node_agent.host.real.RealHost`; tests put
+a simulated kernel in its place, so that a fault's whole life runs without root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+SECTOR = 512
+"""Bytes in the sectors that device-mapper tables and the block layer count in, whatever the disk's own size."""
+
+
+@dataclass(frozen=True)
+class DmTarget:
+    """One line of a device-mapper table. `start` and `length` in 512-byte sectors."""
+
+    start: int
+    length: int
+    kind: str
+    args: str
+
+
+@dataclass(frozen=True)
+class DmInfo:
+    """A device-mapper device as the kernel reports it. `number` is "major:minor"."""
+
+    name: str
+    number: str
+    open_count: int
+    suspended: bool
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A piece of a file as FIEMAP reports it, in bytes; `flags` are the FIEMAP_EXTENT_* names, lower case."""
+
+    logical: int
+    physical: int
+    length: int
+    flags: frozenset[str]
+
+
+@dataclass(frozen=True)
+class FileInfo:
+    """What stat says of a path, links not followed in the last component."""
+
+    kind: str  # "file", "directory", "symlink", "other"
+    size: int
+    device: str  # "major:minor" of the file system's device
+    inode: int
+
+
+@dataclass(frozen=True)
+class LogRecord:
+    """One kernel log record. `time_us` is microseconds since boot."""
+
+    sequence: int
+    time_us: int
+    level: int
+    text: str
+
+
+@dataclass(frozen=True)
+class LoopInfo:
+    """A bound loop device. `backing` is what the kernel reports as its backing file."""
+
+    path: str
+    number: str
+    backing: str
+
+
+class DmReader(Protocol):
+    """Reading device mapper. Names are the part after /dev/mapper/."""
+
+    def list(self) -> Sequence[DmInfo]: ...
+    def info(self, name: str) -> DmInfo | None: ...
+    def table(self, name: str) -> tuple[DmTarget, ...]: ...
+    def status(self, name: str) -> tuple[DmTarget, ...]: ...
+
+
+class Dm(DmReader, Protocol):
+    """Changing device mapper."""
+
+    def create(self, name: str, table: Sequence[DmTarget]) -> DmInfo:
+        """Make a device and resume it. A device of that name with the same table is left as it is."""
+
+    def swap(self, name: str, table: Sequence[DmTarget]) -> None:
+        """Replace the live table, under I/O, in one suspend and resume. Bounded; the old table stays on failure."""
+
+    def message(self, name: str, sector: int, text: str) -> str: ...
+
+    def remove(self, name: str) -> None:
+        """Remove a device; gone already is fine. Retries EBUSY within a bound, then says who holds it."""
+
+
+class LoopReader(Protocol):
+    def list(self) -> Sequence[LoopInfo]: ...
+
+
+class Loop(LoopReader, Protocol):
+    def attach(self, backing: str, *, direct_io: bool, read_only: bool = False) -> LoopInfo:
+        """Bind a free loop device to `backing`; one already bound to it is returned."""
+
+    def detach(self, backing: str) -> None:
+        """Unbind every loop device over `backing`; none is fine. Bounded."""
+
+
+class DiskReader(Protocol):
+    def extents(self, path: str) -> Sequence[Extent]:
+        """FIEMAP with SYNC: dirty data gets its place first."""
+
+    def block_size(self, path: str) -> int: ...
+
+    def size_sectors(self, number: str) -> int:
+        """Size of block device "major:minor" in 512-byte sectors."""
+
+    def direct_read(self, path: str, offset: int, length: int) -> bytes:
+        """O_DIRECT read of a file or device. Raises OSError with the kernel's errno."""
+
+
+class Disk(DiskReader, Protocol):
+    def drop_pages(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Write back, then evict only the pages of these (offset, length) byte ranges; returns what stayed."""
+
+
+class LogReader(Protocol):
+    def mark(self) -> int:
+        """The sequence number the next kernel log record will have."""
+
+    def since(self, mark: int) -> tuple[Sequence[LogRecord], int]:
+        """Records from `mark` on, and how many the ring buffer lost in between."""
+
+
+class Reader(Protocol):
+    """The machine, read only."""
+
+    @property
+    def dm(self) -> DmReader: ...
+    @property
+    def loop(self) -> LoopReader: ...
+    @property
+    def disk(self) -> DiskReader: ...
+    @property
+    def log(self) -> LogReader: ...
+    def read_text(self, path: str) -> str:
+        """A whole text file. Raises OSError."""
+
+    def exists(self, path: str) -> bool: ...
+    def listdir(self, path: str) -> Sequence[str]:
+        """Names in a directory, sorted; an absent directory is empty."""
+
+    def glob(self, pattern: str) -> Sequence[str]:
+        """Paths that match, sorted; `**` crosses directories."""
+
+    def file_info(self, path: str) -> FileInfo | None: ...
+    def realpath(self, path: str) -> str: ...
+    def query(self, argv: tuple[str, ...], *, timeout_s: float = 10.0) -> str | None:
+        """Standard output of a command that only looks; None where it is absent or fails."""
+
+    def boottime(self) -> float:
+        """Seconds since boot, suspended time included (CLOCK_BOOTTIME): never stepped by anybody."""
+
+    def boot_id(self) -> str: ...
+
+
+class Host(Protocol):
+    """The machine, to be changed. Everything a `Reader` has, and the changes."""
+
+    @property
+    def dm(self) -> Dm: ...
+    @property
+    def loop(self) -> Loop: ...
+    @property
+    def disk(self) -> Disk: ...
+    @property
+    def log(self) -> LogReader: ...
+    def read_text(self, path: str) -> str: ...
+    def exists(self, path: str) -> bool: ...
+    def listdir(self, path: str) -> Sequence[str]: ...
+    def glob(self, pattern: str) -> Sequence[str]: ...
+    def file_info(self, path: str) -> FileInfo | None: ...
+    def realpath(self, path: str) -> str: ...
+    def query(self, argv: tuple[str, ...], *, timeout_s: float = 10.0) -> str | None: ...
+    def boottime(self) -> float: ...
+    def boot_id(self) -> str: ...
+    def run(self, argv: tuple[str, ...], *, timeout_s: float = 30.0) -> str:
+        """Run a command that changes something. Raises :class:`CommandError`."""
+
+    def set_time(self, unix_s: float) -> None:
+        """Set the wall clock. The monotonic clocks are not touched."""
+
+
+class CommandError(Exception):
+    """A command ended with a status other than 0, or not in time."""
+
+    def __init__(self, argv: tuple[str, ...], status: int | None, stderr: str) -> None:
+        what = "did not end in time" if status is None else f"ended with status {status}"
+        super().__init__(f"{' '.join(argv)} {what}: {stderr.strip() or 'no message'}")
+        self.argv, self.status, self.stderr = argv, status, stderr

@@ -54,9 +54,9 @@ def parse_schedule(text: str) -> ScheduleValue:
     numbers = [float(n) for n in (match["a"], match["b"]) if n is not None]
     wanted = {"always": 0, "burst": 2, "ratio": 2}.get(kind, 1)
     if len(numbers) != wanted or not _in_range(kind, numbers):
-        raise ValueError(f"{text!r} does not fit {FORMS[kind]}")  # type: ignore[index]
+        raise ValueError(f"{text!r} does not fit {FORMS[kind]}")
     a, b = [*numbers, 0.0, 0.0][:2]
-    return ScheduleValue(kind=kind, a=a, b=b)  # type: ignore[arg-type]
+    return ScheduleValue(kind=kind, a=a, b=b)
 
 
 def _in_range(kind: str, numbers: list[float]) -> bool:

@@ -1,0 +1,1 @@
+"""The contract as protobuf: `agent.proto`, and what `make proto` generates from it."""

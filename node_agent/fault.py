@@ -78,7 +78,9 @@ class Facts(_Value):
 
     def missing(self, *names: str) -> tuple[Missing, ...]:
         """Those of `names` that the node lacks, with reason and remedy."""
-        lacking = (self.capabilities.get(n, Capability(name=n, available=False, reason="not probed")) for n in names)
+        lacking = (
+            self.capabilities.get(n, Capability(name=n, available=False, reason="not probed")) for n in names
+        )
         return tuple(
             Missing(capability=c.name, reason=c.reason, remedy=c.remedy) for c in lacking if not c.available
         )

@@ -53,7 +53,9 @@ def run_probes(host: Host) -> Mapping[str, Capability]:
         try:
             function(host)
         except Lacking as lack:
-            answers[name] = Capability(name=name, available=False, reason=lack.reason, remedy=lack.remedy or remedy)
+            answers[name] = Capability(
+                name=name, available=False, reason=lack.reason, remedy=lack.remedy or remedy
+            )
         except (OSError, CommandError) as error:
             answers[name] = Capability(name=name, available=False, reason=str(error), remedy=remedy)
         else:

@@ -1,0 +1,84 @@
+"""The real machine behind :class:`node_agent.host.Host`."""
+
+from __future__ import annotations
+
+import glob
+import os
+import stat
+import subprocess
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from node_agent.host import CommandError, FileInfo
+from node_agent.host.disk import Disks
+from node_agent.host.dm import DeviceMapper
+from node_agent.host.log import KernelLog
+from node_agent.host.loop import LoopDevices
+
+_ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
+
+
+class RealHost:
+    """This machine. Needs root for nearly everything; making one touches nothing."""
+
+    def __init__(self) -> None:
+        self.dm = DeviceMapper()
+        self.loop = LoopDevices()
+        self.disk = Disks()
+        self.log = KernelLog()
+
+    def read_text(self, path: str) -> str:
+        return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
+
+    def exists(self, path: str) -> bool:
+        return Path(path).exists()
+
+    def listdir(self, path: str) -> Sequence[str]:
+        try:
+            return sorted(os.listdir(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return ()
+
+    def glob(self, pattern: str) -> Sequence[str]:
+        return sorted(glob.glob(pattern, recursive=True, include_hidden=True))
+
+    def file_info(self, path: str) -> FileInfo | None:
+        try:
+            st = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "symlink"))
+        kind = next((name for test, name in kinds if test(st.st_mode)), "other")
+        device = f"{os.major(st.st_dev)}:{os.minor(st.st_dev)}"
+        return FileInfo(kind=kind, size=st.st_size, device=device, inode=st.st_ino)
+
+    def realpath(self, path: str) -> str:
+        return os.path.realpath(path)
+
+    def query(self, argv: tuple[str, ...], *, timeout_s: float = 10.0) -> str | None:
+        try:
+            return self.run(argv, timeout_s=timeout_s)
+        except (CommandError, FileNotFoundError, PermissionError):
+            return None
+
+    def run(self, argv: tuple[str, ...], *, timeout_s: float = 30.0) -> str:
+        try:
+            done = subprocess.run(
+                argv, capture_output=True, text=True, timeout=timeout_s, check=False, env=_ENVIRONMENT,
+                stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            raise CommandError(argv, None, f"{timeout_s:g} s") from None
+        if done.returncode:
+            raise CommandError(argv, done.returncode, done.stderr)
+        return done.stdout
+
+    def boottime(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+    def boot_id(self) -> str:
+        return self.read_text("/proc/sys/kernel/random/boot_id").strip()
+
+    def set_time(self, unix_s: float) -> None:
+        time.clock_settime(time.CLOCK_REALTIME, unix_s)

@@ -1,0 +1,371 @@
+"""The injector: the only way a fault gets into a kernel, and out of it again.
+
+plan → journal the undo → apply → verify it bites → hold the lease → recover in reverse → verify it is gone.
+One lock serialises every change; reading what is there never waits for it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from node_agent.catalog import catalog, find_fault
+from node_agent.errors import (
+    AgentError,
+    ApplyError,
+    ConflictError,
+    NotFoundError,
+    Refusal,
+    StoppedError,
+    StorageError,
+    UnsupportedError,
+)
+from node_agent.facts import gather_facts
+from node_agent.fault import Capability, Evidence, Facts, Missing, PlanNotes, build_fault, tag_of
+from node_agent.host import CommandError, Host
+from node_agent.injection import ENDED, ID_PATTERN, InjectionView, Live, Plan
+from node_agent.journal import Entry, Journal, Record
+from node_agent.leases import checked_lease
+from node_agent.probe import run_probes
+from node_agent.residue import Difference, State, compare, look, residue_of
+from node_agent.undo import Applied, applied_steps, undo_all
+
+log = logging.getLogger(__name__)
+
+
+class Injector:
+    """Faults in and out of one node. `state_dir` holds the journal; nothing is read or done until :meth:`start`."""
+
+    def __init__(
+        self, host: Host, state_dir: Path, node: str, *, after_append: Callable[[str, int], None] | None = None
+    ) -> None:
+        self._host, self._node = host, node
+        self._journal = Journal(state_dir / "journal", after_append)
+        self._stop_file = state_dir / "stopped"
+        self._baseline_file = state_dir / "baseline.json"
+        self._lock = threading.RLock()
+        self._probing = threading.Lock()
+        self._live: dict[str, Live] = {}
+        self._capabilities: Mapping[str, Capability] | None = None
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def capabilities(self, again: bool = False) -> Mapping[str, Capability]:
+        """What this kernel can do, probed once a start, or `again`."""
+        with self._probing:
+            if self._capabilities is None or again:
+                self._capabilities = run_probes(self._host)
+            return self._capabilities
+
+    def facts(self) -> Facts:
+        """The facts plans rest on."""
+        return gather_facts(self._host, self._node, self.capabilities())
+
+    def support(self) -> tuple[tuple[str, tuple[Missing, ...]], ...]:
+        """Each fault of the catalogue with what this node lacks for it, at default parameters."""
+        facts = self.facts()
+        return tuple((name, cls().requires(facts)) for name, cls in catalog().items())
+
+    def plan(self, injection_id: str, fault_name: str, parameters: Mapping[str, Any]) -> Plan:
+        """What :meth:`apply` would do now. Changes nothing."""
+        fault = build_fault(find_fault(fault_name), parameters)
+        facts = self.facts()
+        missing = fault.requires(facts)
+        if missing:
+            return Plan(fault=fault, facts=facts, target=None, notes=PlanNotes(backend="none"), steps=(),
+                        missing=missing)  # fmt: skip
+        target = fault.locate(self._host, facts)
+        steps = fault.steps(facts, target, tag_of(injection_id))
+        return Plan(fault=fault, facts=facts, target=target, notes=fault.notes(facts, target), steps=steps)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `labctl stop` is in force. Survives restarts."""
+        return self._stop_file.exists()
+
+    def injections(self, ended: bool = False, ids: tuple[str, ...] = ()) -> tuple[InjectionView, ...]:
+        """Injections, oldest first; `ended` includes those of this start that are over."""
+        chosen = [x for x in list(self._live.values()) if not ids or x.id in ids]
+        return tuple(self._view(x) for x in chosen if ended or x.state not in ENDED)
+
+    def view(self, injection_id: str) -> InjectionView:
+        """One injection with evidence read now. Raises :class:`NotFoundError`."""
+        return self._view(self._find(injection_id))
+
+    def residue(self) -> tuple[Difference, ...]:
+        """What differs from the state before the first of the injections of this boot."""
+        with self._lock:
+            baseline = self._read_baseline()
+            now = look(self._host)
+            live = [x for x in self._live.values() if x.state not in ENDED]
+            touched = {pair for x in self._live.values() for pair in x.touched}
+        if baseline is None:
+            baseline = {c: {i: t for i, t in items.items() if "groundfault-" not in f"{i} {t}"}
+                        for c, items in now.items()}  # fmt: skip
+        return compare(baseline, now, [x.id for x in live], touched)
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    def apply(
+        self, injection_id: str, fault_name: str, parameters: Mapping[str, Any], lease_s: float = 0
+    ) -> InjectionView:
+        """Plant a fault and verify it. The same id again answers with the same injection, whatever became of it.
+
+        Raises a subclass of :class:`AgentError`; afterwards the node is as it was, or the injection is stuck.
+        """
+        if not re.match(ID_PATTERN, injection_id):
+            raise Refusal(f"id: {injection_id!r}", field="id", allowed=f"pattern {ID_PATTERN}")
+        lease = checked_lease(lease_s)
+        with self._lock:
+            known = self._live.get(injection_id)
+            if known:
+                return self._same(known, fault_name, parameters)
+            if self.stopped:
+                raise StoppedError(
+                    "new faults are refused on this node", allowed="labctl stop --clear allows them"
+                )
+            plan = self.plan(injection_id, fault_name, parameters)
+            if plan.missing:
+                raise UnsupportedError(
+                    "; ".join(f"{m.capability}: {m.reason}" for m in plan.missing),
+                    allowed="; ".join(m.remedy for m in plan.missing if m.remedy),
+                )
+            self._refuse_conflicts(plan)
+            live = self._begin(injection_id, plan, lease)
+            with self._undone_unless_finished(live):
+                self._carry_out(live, plan)
+            return self._view(live)
+
+    def extend(self, injection_id: str, lease_s: float) -> InjectionView:
+        """Give an injection a new lease, from now. Raises where it is not active."""
+        lease = checked_lease(lease_s)
+        with self._lock:
+            live = self._find(injection_id)
+            if live.state != "active":
+                raise Refusal(f"{injection_id} is {live.state}", field="id", allowed="an active injection")
+            live.entry.append({"rec": "lease", "lease_s": lease})
+            live.lease_s, live.expires = lease, self._host.boottime() + lease
+            return self._view(live)
+
+    def recover(self, ids: tuple[str, ...] | None, why: str) -> tuple[InjectionView, ...]:
+        """End injections (None: all). One that is over already is fine, and answered as it is."""
+        with self._lock:
+            chosen = list(self._live.values()) if ids is None else [self._find(i) for i in ids]
+            if ids is None:
+                chosen = [x for x in chosen if x.state not in ENDED]
+            for live in reversed(chosen):
+                if live.state not in ENDED:
+                    self._undo(live, why)
+            return tuple(self._view(x) for x in chosen)
+
+    def set_stopped(self, stopped: bool) -> None:
+        """Refuse new faults from now on, or allow them again."""
+        try:
+            if stopped:
+                self._stop_file.parent.mkdir(parents=True, exist_ok=True)
+                self._stop_file.touch()
+            else:
+                self._stop_file.unlink(missing_ok=True)
+        except OSError as error:
+            raise StorageError(f"{self._stop_file} cannot be written: {error}") from error
+
+    def start(self) -> tuple[InjectionView, ...]:
+        """Take back whatever an earlier process left, from its journal. Before anything else is served."""
+        with self._lock:
+            for entry, records, corrupt in self._journal.open_entries():
+                live = self._remembered(entry, records, corrupt)
+                self._live[live.id] = live
+                if live.state != "stuck":
+                    self._undo(live, "restart")
+            return self.injections(ended=True)
+
+    def tick(self) -> None:
+        """End what has run out, and try again what is stuck. Called every half second or so."""
+        now = self._host.boottime()
+        for live in tuple(self._live.values()):
+            over = live.state == "active" and now >= live.expires
+            if over or (live.state == "stuck" and live.applied and live.backoff.due(now)):
+                with self._lock:
+                    if live.state in ("active", "stuck"):
+                        self._undo(live, "expired" if over else live.reason)
+
+    # -- the parts -------------------------------------------------------------------------------------------
+
+    def _find(self, injection_id: str) -> Live:
+        live = self._live.get(injection_id)
+        if live is None:
+            raise NotFoundError(f"no injection {injection_id} on this node", field="id")
+        return live
+
+    def _same(self, known: Live, fault_name: str, parameters: Mapping[str, Any]) -> InjectionView:
+        wanted = build_fault(find_fault(fault_name), parameters).model_dump(mode="json")
+        if known.fault != fault_name or dict(known.parameters) != wanted:
+            raise ConflictError(f"the id {known.id} belongs to another injection ({known.fault})", field="id")
+        if known.error:
+            raise ApplyError(known.error)
+        return self._view(known)
+
+    def _refuse_conflicts(self, plan: Plan) -> None:
+        for live in self._live.values():
+            if live.state in ENDED:
+                continue
+            held = [r for one in live.applied for r in one.step.resources()]
+            for resource in (r for step in plan.steps for r in step.resources()):
+                clash = next((h for h in held if h.conflicts(resource)), None)
+                if clash:
+                    raise ConflictError(
+                        f"{resource} is held by injection {live.id} ({live.fault}: {clash})",
+                        allowed=f"labctl recover {live.id}, or another target",
+                    )
+
+    def _begin(self, injection_id: str, plan: Plan, lease: float) -> Live:
+        before = look(self._host)
+        if all(x.state in ENDED for x in self._live.values()):
+            self._write_baseline(before)
+        parameters = plan.fault.model_dump(mode="json")
+        text = plan.target.describe() if plan.target else ""
+        first: Record = {
+            "rec": "plan", "id": injection_id, "fault": plan.fault.name, "parameters": parameters, "target": text,
+            "backend": plan.notes.backend, "lease_s": lease, "boot_id": self._host.boot_id(),
+            "steps": [step.model_dump(mode="json") for step in plan.steps], "before": before,
+        }  # fmt: skip
+        now = self._host.boottime()
+        live = Live(
+            id=injection_id, fault=plan.fault.name, parameters=parameters, lease_s=lease, began=now,
+            expires=now + lease, entry=self._journal.create(injection_id, first), model=plan.fault,
+            target=plan.target, target_text=text, backend=plan.notes.backend, before=before,
+            log_mark=self._host.log.mark(),
+        )  # fmt: skip
+        self._live[injection_id] = live
+        return live
+
+    def _carry_out(self, live: Live, plan: Plan) -> None:
+        live.state = "applying"
+        for number, step in enumerate(plan.steps):
+            one = Applied(number, step, step.capture(self._host))
+            live.entry.append(
+                {"rec": "will", "n": number, "step": step.model_dump(mode="json"), "undo": one.undo}
+            )  # fmt: skip
+            live.applied.append(one)
+            step.apply(self._host)
+            live.entry.append({"rec": "did", "n": number})
+        if live.model and live.target:
+            live.model.prove(self._host, live.target, tag_of(live.id))
+        live.evidence = self._read_evidence(live)
+        if live.evidence is None or not live.evidence.armed:
+            raise ApplyError(f"{live.fault} was applied, but kernel state does not show it")
+        live.entry.append({"rec": "active"})
+        live.expires = self._host.boottime() + live.lease_s
+        live.state = "active"
+
+    @contextmanager
+    def _undone_unless_finished(self, live: Live) -> Iterator[None]:
+        """Whatever ends the block before its end, a bug included, the injection is undone."""
+        try:
+            yield
+        except BaseException as error:
+            live.error = getattr(error, "message", "") or f"{type(error).__name__}: {error}"
+            self._undo(live, "apply_failed")
+            if isinstance(error, (OSError, CommandError, AgentError)) and not isinstance(
+                error, (ConflictError, StorageError)
+            ):
+                raise ApplyError(self._failure_text(live)) from error
+            raise
+
+    def _failure_text(self, live: Live) -> str:
+        if live.state == "recovered":
+            return f"{live.error}; everything done so far was undone"
+        return f"{live.error}; and it could not be undone: {'; '.join(live.left)}"
+
+    def _undo(self, live: Live, why: str) -> None:
+        live.evidence = self._read_evidence(live) or live.evidence
+        live.state, live.reason = "recovering", why
+        self._note(live, {"rec": "recovering", "why": why})
+        left = list(
+            undo_all(self._host, live.applied, lambda one: self._note(live, {"rec": "undid", "n": one.number}),
+                     skip_volatile=live.rebooted)
+        )  # fmt: skip
+        if not live.rebooted:
+            others = [x.id for x in self._live.values() if x.id != live.id and x.state not in ENDED]
+            now = look(self._host)
+            left += [str(d) for d in residue_of(live.id, live.before, now, live.touched, others)]
+        live.left = tuple(dict.fromkeys(left))
+        if live.left:
+            live.state = "stuck"
+            self._note(live, {"rec": "stuck", "left": list(live.left)})
+            log.error("injection %s is stuck: %s", live.id, "; ".join(live.left))
+            return
+        self._note(
+            live, {"rec": "closed", "state": "recovered", "hits": live.evidence.hits if live.evidence else 0}
+        )
+        live.state = "recovered"
+        try:
+            self._journal.close(live.entry)
+        except StorageError as error:  # gone from the kernel; the next start finds the file and closes it again
+            log.warning("%s", error)
+
+    def _note(self, live: Live, record: Record) -> None:
+        """Journal a record of recovery. Undoing goes on without it: doing it again at the next start is harmless."""
+        try:
+            live.entry.append(record)
+        except StorageError as error:
+            log.warning("%s", error)
+
+    def _remembered(self, entry: Entry, records: list[Record], corrupt: int) -> Live:
+        plan = next((r for r in records if r.get("rec") == "plan"), {})
+        now = self._host.boottime()
+        live = Live(
+            id=entry.id, fault=plan.get("fault", "unknown"), parameters=plan.get("parameters", {}), entry=entry,
+            lease_s=plan.get("lease_s", 0.0), began=now, expires=now, state="recovering",
+            target_text=plan.get("target", ""), backend=plan.get("backend", ""), before=plan.get("before", {}),
+            rebooted=plan.get("boot_id", self._host.boot_id()) != self._host.boot_id(),
+        )  # fmt: skip
+        try:
+            live.applied = list(applied_steps(records, corrupt))
+        except (ValueError, KeyError, TypeError) as error:
+            live.state, live.error = "stuck", f"its journal makes no sense: {error}"
+            live.left = (f"{entry.path}: {error}",)
+        if not records:
+            live.state, live.left = "stuck", (f"{entry.path} has no readable line",)
+        if corrupt:
+            log.warning(
+                "the journal of %s has %d unreadable lines; every planned step is undone", entry.id, corrupt
+            )
+        return live
+
+    def _read_evidence(self, live: Live) -> Evidence | None:
+        if live.model is None or live.target is None or live.state in ENDED:
+            return live.evidence
+        try:
+            return live.model.evidence(self._host, live.target, tag_of(live.id), live.log_mark)
+        except (OSError, AgentError) as error:
+            return Evidence(armed=False, hits=0, notes=(f"evidence cannot be read: {error}",))
+
+    def _view(self, live: Live) -> InjectionView:
+        now = self._host.boottime()
+        evidence = self._read_evidence(live) if live.state == "active" else live.evidence
+        return InjectionView(
+            id=live.id, node=self._node, fault=live.fault, parameters=live.parameters, state=live.state,
+            target=live.target_text, backend=live.backend, lease_s=live.lease_s,
+            expires_in_s=max(0.0, live.expires - now) if live.state == "active" else 0.0, age_s=now - live.began,
+            evidence=evidence, residue=live.left, reason=live.reason, error=live.error,
+        )  # fmt: skip
+
+    def _write_baseline(self, state: State) -> None:
+        try:
+            self._baseline_file.write_text(json.dumps({"boot_id": self._host.boot_id(), "state": state}))
+        except OSError as error:
+            raise StorageError(f"{self._baseline_file} cannot be written: {error}; nothing was changed") from error
+
+    def _read_baseline(self) -> State | None:
+        try:
+            saved = json.loads(self._baseline_file.read_text())
+        except (OSError, ValueError):
+            return None
+        return saved["state"] if saved.get("boot_id") == self._host.boot_id() else None

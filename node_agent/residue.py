@@ -1,0 +1,155 @@
+"""The state of a host that faults may change, as data, and what differs between two looks at it.
+
+An entry is a category, an item in it, and its text. What the agent made carries the id of its injection in a
+name, so a difference can be told to belong to a live injection, to nobody (residue), or to somebody else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+
+from pydantic import BaseModel, ConfigDict
+
+from node_agent.fault import TAG_PREFIX, tag_of
+from node_agent.host import Reader
+
+State = dict[str, dict[str, str]]
+"""Category to item to text."""
+
+SYSCTLS = (
+    "kernel/panic", "kernel/panic_on_oops", "kernel/hung_task_timeout_secs", "kernel/pid_max", "kernel/threads-max",
+    "vm/overcommit_memory", "vm/overcommit_ratio", "vm/swappiness", "fs/file-max", "fs/nr_open",
+    "net/ipv4/ip_forward", "net/ipv4/ip_local_port_range", "net/ipv4/tcp_mtu_probing", "net/core/somaxconn",
+)  # fmt: skip
+"""Settings that faults of the catalogue touch, below /proc/sys."""
+
+_DEVICE_NUMBER = re.compile(r"\b(\d+:\d+)\b")
+
+
+class Difference(BaseModel):
+    """One item that is not as it was. Empty text: not there. `injection`: the live one that holds it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    category: str
+    item: str
+    before: str
+    after: str
+    injection: str = ""
+    foreign: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.category} {self.item}: {self.before or 'absent'} -> {self.after or 'absent'}"
+
+
+def _dm(reader: Reader) -> dict[str, str]:
+    devices = reader.dm.list()
+    names = {device.number: device.name for device in devices}
+    tables = {}
+    for device in devices:
+        lines = (f"{t.start} {t.length} {t.kind} {t.args}".rstrip() for t in reader.dm.table(device.name))
+        text = _DEVICE_NUMBER.sub(lambda m: names.get(m[1], m[1]), "; ".join(lines))
+        tables[device.name] = text + (" (suspended)" if device.suspended else "")
+    return tables
+
+
+def _loops(reader: Reader) -> dict[str, str]:
+    return {loop.path: loop.backing for loop in reader.loop.list()}
+
+
+def _mounts(reader: Reader) -> dict[str, str]:
+    lines = reader.read_text("/proc/self/mounts").splitlines()
+    fields = (line.split() for line in lines)
+    return {
+        f[1]: f"{f[0]} {f[2]} {f[3]}" for f in fields if len(f) >= 4 and f[2] not in ("autofs", "tmpfs", "ramfs")
+    }
+
+
+def _qdiscs(reader: Reader) -> dict[str, str]:
+    lines = (reader.query(("tc", "qdisc", "show")) or "").splitlines()
+    return {" ".join(line.split()[1:5]): line.strip() for line in lines if line.strip()}
+
+
+def _nft(reader: Reader) -> dict[str, str]:
+    tables: dict[str, str] = {}
+    name = ""
+    for line in (reader.query(("nft", "-s", "list", "ruleset")) or "").splitlines():
+        if line.startswith("table "):
+            name = line.removesuffix("{").strip()
+        tables[name] = tables.get(name, "") + line.strip() + " "
+    return tables
+
+
+def _bpf_pins(reader: Reader) -> dict[str, str]:
+    return {path: "pinned" for path in reader.glob("/sys/fs/bpf/**") if TAG_PREFIX in path}
+
+
+def _cgroups(reader: Reader) -> dict[str, str]:
+    return {path: "cgroup" for path in reader.glob(f"/sys/fs/cgroup/**/*{TAG_PREFIX}*") if ".service" not in path}
+
+
+def _sysctls(reader: Reader) -> dict[str, str]:
+    paths = ((name, f"/proc/sys/{name}") for name in SYSCTLS)
+    return {name: reader.read_text(path).strip() for name, path in paths if reader.exists(path)}
+
+
+def _cpus(reader: Reader) -> dict[str, str]:
+    path = "/sys/devices/system/cpu/online"
+    return {"online": reader.read_text(path).strip()} if reader.exists(path) else {}
+
+
+def _files(reader: Reader) -> dict[str, str]:
+    return dict.fromkeys(reader.glob(f"/run/groundfault/{TAG_PREFIX}*"), "file")
+
+
+CATEGORIES: Mapping[str, Callable[[Reader], dict[str, str]]] = {
+    "dm": _dm, "loop": _loops, "mount": _mounts, "qdisc": _qdiscs, "nft": _nft, "bpf": _bpf_pins,
+    "cgroup": _cgroups, "sysctl": _sysctls, "cpu": _cpus, "file": _files,
+}  # fmt: skip
+
+
+def look(reader: Reader) -> State:
+    """The whole state, now."""
+    return {category: read(reader) for category, read in CATEGORIES.items()}
+
+
+def compare(
+    before: State, after: State, live: Iterable[str] = (), touched: Iterable[tuple[str, str]] = ()
+) -> tuple[Difference, ...]:
+    """What differs. `live` are ids of injections that may hold state; `touched` the (category, item) pairs that
+    this agent's injections have changed: a difference that is neither marked nor touched is foreign."""
+    tags = {tag_of(injection): injection for injection in live}
+    known = set(touched)
+    found = []
+    for category in sorted({*before, *after}):
+        old, new = before.get(category, {}), after.get(category, {})
+        for item in sorted({*old, *new}):
+            was, now = old.get(item, ""), new.get(item, "")
+            if was == now:
+                continue
+            text = f"{item} {now}"
+            holder = next((tags[tag] for tag in tags if tag in text), "")
+            foreign = TAG_PREFIX not in f"{text} {was}" and (category, item) not in known
+            found.append(
+                Difference(category=category, item=item, before=was, after=now, injection=holder, foreign=foreign)
+            )
+    return tuple(found)
+
+
+def residue_of(
+    injection: str, before: State, after: State, touched: Iterable[tuple[str, str]], others: Iterable[str]
+) -> tuple[Difference, ...]:
+    """What one injection left: what still bears its mark, and what it touched and is not as it was.
+
+    What `others` hold by now, or held when it began, is not its residue.
+    """
+    mark, known = tag_of(injection), set(touched)
+    live = set(others)
+
+    def is_ours(d: Difference) -> bool:
+        if mark in f"{d.item} {d.after}":
+            return True
+        return (d.category, d.item) in known and not d.injection and TAG_PREFIX not in d.before
+
+    return tuple(d for d in compare(before, after, live, known) if is_ours(d))

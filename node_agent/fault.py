@@ -127,6 +127,8 @@ class Fault(BaseModel):
     summary: ClassVar[str]
     operator_sees: ClassVar[str]
     reversible: ClassVar[Reversible] = "yes"
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
+    """Parameters worth showing: the documentation prints them and the contract tests run them."""
 
     seed: int = Field(default=0, ge=0, lt=2**63, description="decides every random choice of this fault")
 

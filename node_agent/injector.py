@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Injector:
-    """Faults in and out of one node. `state_dir` holds the journal; nothing is read or done until :meth:`start`."""
+    """Faults in and out of one node. `state_dir` holds the journal. Nothing happens until :meth:`start`."""
 
     def __init__(
         self, host: Host, state_dir: Path, node: str, *, after_append: Callable[[str, int], None] | None = None
@@ -311,7 +311,7 @@ class Injector:
             log.warning("%s", error)
 
     def _note(self, live: Live, record: Record) -> None:
-        """Journal a record of recovery. Undoing goes on without it: doing it again at the next start is harmless."""
+        """Journal a record of recovery. Undoing goes on without it: the next start may safely do it again."""
         try:
             live.entry.append(record)
         except StorageError as error:

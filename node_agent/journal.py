@@ -11,7 +11,7 @@ import json
 import os
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,7 +107,8 @@ class Journal:
             temporary.rename(path)
             _sync_directory(self.directory)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
             raise StorageError(
                 f"no room for a journal in {self.directory}: {error}; nothing was changed"
             ) from error

@@ -89,7 +89,7 @@ class Dm(DmReader, Protocol):
         """Make a device and resume it. A device of that name with the same table is left as it is."""
 
     def swap(self, name: str, table: Sequence[DmTarget]) -> None:
-        """Replace the live table, under I/O, in one suspend and resume. Bounded; the old table stays on failure."""
+        """Replace the live table under I/O, in one suspend and resume. Bounded; on failure the old one stays."""
 
     def message(self, name: str, sector: int, text: str) -> str: ...
 

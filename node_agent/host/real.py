@@ -36,12 +36,13 @@ class RealHost:
 
     def listdir(self, path: str) -> Sequence[str]:
         try:
-            return sorted(os.listdir(path))
+            return sorted(entry.name for entry in Path(path).iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return ()
 
     def glob(self, pattern: str) -> Sequence[str]:
-        return sorted(glob.glob(pattern, recursive=True, include_hidden=True))
+        # pathlib's glob has no include_hidden and wants a relative pattern
+        return sorted(glob.glob(pattern, recursive=True, include_hidden=True))  # noqa: PTH207
 
     def file_info(self, path: str) -> FileInfo | None:
         try:

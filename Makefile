@@ -1,0 +1,41 @@
+# The verbs that people and CI use. `make demo` and `make test` do everything on a fresh Debian or Ubuntu.
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest
+
+.PHONY: help setup demo test check lab image bench proto clean
+
+help: ## what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+setup: ## install what is missing (asks first unless YES=1)
+	@scripts/setup
+
+demo: setup ## boot the lab, plant a bad sector, see it, heal it
+	@$(BIN)/labctl demo
+
+test: setup check ## every test: fast ones first, then real kernels in virtual machines
+	@$(PYTEST) tests/unit tests/contract
+	@$(PYTEST) tests/vm tests/e2e
+
+check: ## format, lint, types, generated code
+	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
+	@$(BIN)/mypy
+	@$(BIN)/python scripts/generate-api --check
+
+lab: setup ## bring the three-node lab up
+	@$(BIN)/labctl up
+
+image: setup ## build the node image without booting it
+	@$(BIN)/labctl image
+
+bench: setup ## times of up, reset, inject and recover, as JSON
+	@$(BIN)/python -m tests.bench.lab
+
+proto: ## generate the Python side of the contract again
+	@$(BIN)/python scripts/generate-api
+
+clean: ## what builds and tests left in this checkout (not labs, not the cache)
+	@rm -rf dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@find . -path ./$(VENV) -prune -o -name __pycache__ -type d -exec rm -rf {} +

@@ -1,0 +1,76 @@
+"""Every fault of the catalogue with each of its examples, on a simulated machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from node_agent.catalog import catalog
+from node_agent.injector import Injector
+from node_agent.probe import run_probes
+from tests.contract.simulated import Kernel, Killed, SimulatedHost, fresh_kernel
+
+CASES = [(name, dict(example)) for name, cls in catalog().items() for example in cls.examples]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", CASES, ids=[f"{name}-{sorted(e.items())}" for name, e in CASES])
+
+
+class Rig:
+    """A node that survives its agent: the kernel and the disk stay, agents come and go."""
+
+    def __init__(self, state_dir: Path) -> None:
+        self.state_dir = state_dir
+        self.kernel: Kernel = fresh_kernel()
+        self.healthy = deepcopy(self.kernel.dm)
+        self.capabilities = run_probes(SimulatedHost(fresh_kernel()))
+
+    def agent(
+        self, *, die_at: int = 0, after_append: Callable[[str, int], None] | None = None
+    ) -> tuple[Injector, SimulatedHost]:
+        host = SimulatedHost(self.kernel, die_at)
+        injector = Injector(host, self.state_dir, "w2", after_append=after_append)
+        injector._capabilities = self.capabilities
+        return injector, host
+
+    def killed_at_record(self, number: int) -> Injector:
+        """An agent that dies right after its `number`-th journal record of an injection is on disk."""
+
+        def die(_: str, count: int) -> None:
+            if count >= number:
+                host.dead = True
+            host.alive()
+
+        injector, host = self.agent(after_append=die)
+        return injector
+
+    def is_healthy(self) -> bool:
+        """Whether the kernel is as provisioning left it, and nothing of the agent's lies about."""
+        strays = [p for p in self.kernel.texts if "groundfault-" in p]
+        return self.kernel.dm == self.healthy and not self.kernel.loops and not strays
+
+    def apply(self, injector: Injector, case: tuple[str, Mapping[str, Any]], lease_s: float = 60) -> bool:
+        """True where the agent lived to say that the fault is active, False where it was killed."""
+        try:
+            return injector.apply("inj-1", case[0], case[1], lease_s).state == "active"
+        except Killed:
+            return False
+
+    def restart(self) -> Injector:
+        injector, _ = self.agent()
+        injector.start()
+        return injector
+
+    def open_journals(self) -> list[str]:
+        return [p.name for p in (self.state_dir / "journal").glob("*.journal")]
+
+
+@pytest.fixture
+def rig(tmp_path: Path) -> Rig:
+    return Rig(tmp_path)

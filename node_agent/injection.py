@@ -11,7 +11,6 @@ from pydantic import BaseModel, ConfigDict
 from node_agent.fault import Evidence, Facts, Fault, Missing, PlanNotes, Target
 from node_agent.journal import Entry
 from node_agent.leases import Backoff
-from node_agent.residue import State
 from node_agent.steps.base import Step
 from node_agent.undo import Applied
 
@@ -71,7 +70,6 @@ class Live:
     target: Target | None = None
     target_text: str = ""
     backend: str = ""
-    before: State = field(default_factory=dict)
     log_mark: int = 0
     applied: list[Applied] = field(default_factory=list)
     evidence: Evidence | None = None

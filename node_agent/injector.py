@@ -30,7 +30,7 @@ from node_agent.facts import gather_facts
 from node_agent.fault import Capability, Evidence, Facts, Missing, PlanNotes, build_fault, tag_of
 from node_agent.host import CommandError, Host
 from node_agent.injection import ENDED, ID_PATTERN, InjectionView, Live, Plan
-from node_agent.journal import Entry, Journal, Record
+from node_agent.journal import KEEP_CLOSED, Entry, Journal, Record
 from node_agent.leases import checked_lease
 from node_agent.probe import run_probes
 from node_agent.residue import Difference, State, compare, look, residue_of
@@ -178,6 +178,8 @@ class Injector:
     def start(self) -> tuple[InjectionView, ...]:
         """Take back whatever an earlier process left, from its journal. Before anything else is served."""
         with self._lock:
+            for injection_id, records in self._journal.closed_records():
+                self._live[injection_id] = self._ended(injection_id, records)
             for entry, records, corrupt in self._journal.open_entries():
                 live = self._remembered(entry, records, corrupt)
                 self._live[live.id] = live
@@ -226,6 +228,9 @@ class Injector:
 
     def _begin(self, injection_id: str, plan: Plan, lease: float) -> Live:
         before = look(self._host)
+        over = [x.id for x in self._live.values() if x.state in ENDED]
+        for old in over[: max(0, len(over) - KEEP_CLOSED)]:
+            del self._live[old]
         if all(x.state in ENDED for x in self._live.values()):
             self._write_baseline(before)
         parameters = plan.fault.model_dump(mode="json")
@@ -233,13 +238,13 @@ class Injector:
         first: Record = {
             "rec": "plan", "id": injection_id, "fault": plan.fault.name, "parameters": parameters, "target": text,
             "backend": plan.notes.backend, "lease_s": lease, "boot_id": self._host.boot_id(),
-            "steps": [step.model_dump(mode="json") for step in plan.steps], "before": before,
+            "steps": [step.model_dump(mode="json") for step in plan.steps],
         }  # fmt: skip
         now = self._host.boottime()
         live = Live(
             id=injection_id, fault=plan.fault.name, parameters=parameters, lease_s=lease, began=now,
             expires=now + lease, entry=self._journal.create(injection_id, first), model=plan.fault,
-            target=plan.target, target_text=text, backend=plan.notes.backend, before=before,
+            target=plan.target, target_text=text, backend=plan.notes.backend,
             log_mark=self._host.log.mark(),
         )  # fmt: skip
         self._live[injection_id] = live
@@ -291,10 +296,7 @@ class Injector:
             undo_all(self._host, live.applied, lambda one: self._note(live, {"rec": "undid", "n": one.number}),
                      skip_volatile=live.rebooted)
         )  # fmt: skip
-        if not live.rebooted:
-            others = [x.id for x in self._live.values() if x.id != live.id and x.state not in ENDED]
-            now = look(self._host)
-            left += [str(d) for d in residue_of(live.id, live.before, now, live.touched, others)]
+        left += residue_of(live.id, look(self._host))
         live.left = tuple(dict.fromkeys(left))
         if live.left:
             live.state = "stuck"
@@ -317,13 +319,22 @@ class Injector:
         except StorageError as error:
             log.warning("%s", error)
 
+    def _ended(self, injection_id: str, records: list[Record]) -> Live:
+        """An injection of an earlier start that is over: its id stays taken, so a late retry plants nothing."""
+        live = self._remembered(self._journal.closed_entry(injection_id), records, 0)
+        reasons = [r["why"] for r in records if r.get("rec") == "recovering"]
+        hits = [r["hits"] for r in records if r.get("rec") == "closed"]
+        live.state, live.reason, live.applied = "recovered", reasons[-1] if reasons else "restart", []
+        live.evidence = Evidence(armed=False, hits=hits[-1]) if hits else None
+        return live
+
     def _remembered(self, entry: Entry, records: list[Record], corrupt: int) -> Live:
         plan = next((r for r in records if r.get("rec") == "plan"), {})
         now = self._host.boottime()
         live = Live(
             id=entry.id, fault=plan.get("fault", "unknown"), parameters=plan.get("parameters", {}), entry=entry,
             lease_s=plan.get("lease_s", 0.0), began=now, expires=now, state="recovering",
-            target_text=plan.get("target", ""), backend=plan.get("backend", ""), before=plan.get("before", {}),
+            target_text=plan.get("target", ""), backend=plan.get("backend", ""),
             rebooted=plan.get("boot_id", self._host.boot_id()) != self._host.boot_id(),
         )  # fmt: skip
         try:

@@ -24,7 +24,7 @@ AfterAppend = Callable[[str, int], None]
 
 SUFFIX = ".journal"
 RESERVE_BYTES = 64 * 1024
-KEEP_CLOSED = 200
+KEEP_CLOSED = 100
 
 
 def encode(record: Record) -> bytes:
@@ -142,6 +142,10 @@ class Journal:
                 old.unlink(missing_ok=True)
         except OSError as error:
             raise StorageError(f"the journal {entry.path} cannot be closed: {error}") from error
+
+    def closed_entry(self, injection_id: str) -> Entry:
+        """Where the journal of an ended injection lies, for reading."""
+        return Entry(injection_id, self._closed / f"{injection_id}{SUFFIX}", 0, 0)
 
     def closed_records(self) -> Iterator[tuple[str, list[Record]]]:
         """The history: id and records, oldest first."""

@@ -137,19 +137,12 @@ def compare(
     return tuple(found)
 
 
-def residue_of(
-    injection: str, before: State, after: State, touched: Iterable[tuple[str, str]], others: Iterable[str]
-) -> tuple[Difference, ...]:
-    """What one injection left: what still bears its mark, and what it touched and is not as it was.
-
-    What `others` hold by now, or held when it began, is not its residue.
-    """
-    mark, known = tag_of(injection), set(touched)
-    live = set(others)
-
-    def is_ours(d: Difference) -> bool:
-        if mark in f"{d.item} {d.after}":
-            return True
-        return (d.category, d.item) in known and not d.injection and TAG_PREFIX not in d.before
-
-    return tuple(d for d in compare(before, after, live, known) if is_ours(d))
+def residue_of(injection: str, now: State) -> tuple[str, ...]:
+    """What still bears the mark of an injection, one line each."""
+    mark = tag_of(injection)
+    return tuple(
+        f"{category} {item}: {text}"
+        for category, items in now.items()
+        for item, text in items.items()
+        if mark in f"{item} {text}"
+    )

@@ -29,7 +29,13 @@ class Rig:
         self.state_dir = state_dir
         self.kernel: Kernel = fresh_kernel()
         self.healthy = deepcopy(self.kernel.dm)
+        self.lives = 1
         self.capabilities = run_probes(SimulatedHost(fresh_kernel()))
+
+    @property
+    def id(self) -> str:
+        """The id of the injection in hand; each restart of the agent begins another."""
+        return f"inj-{self.lives}"
 
     def agent(
         self, *, die_at: int = 0, after_append: Callable[[str, int], None] | None = None
@@ -58,13 +64,14 @@ class Rig:
     def apply(self, injector: Injector, case: tuple[str, Mapping[str, Any]], lease_s: float = 60) -> bool:
         """True where the agent lived to say that the fault is active, False where it was killed."""
         try:
-            return injector.apply("inj-1", case[0], case[1], lease_s).state == "active"
+            return injector.apply(self.id, case[0], case[1], lease_s).state == "active"
         except Killed:
             return False
 
     def restart(self) -> Injector:
         injector, _ = self.agent()
         injector.start()
+        self.lives += 1
         return injector
 
     def open_journals(self) -> list[str]:

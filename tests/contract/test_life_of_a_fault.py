@@ -64,7 +64,7 @@ def test_documented(case: Case) -> None:
 def _records_of_a_whole_life(rig: Rig, case: Case) -> tuple[int, int]:
     seen: list[int] = []
     injector, _ = rig.agent(after_append=lambda _, count: seen.append(count))
-    injector.apply("inj-1", *case, 60)
+    injector.apply("inj-0", *case, 60)
     active = seen[-1]
     injector.recover(None, "recover")
     return active, seen[-1]
@@ -85,7 +85,7 @@ def test_killed_after_every_journal_record(rig: Rig, case: Case) -> None:
 
 def test_killed_before_every_change(rig: Rig, case: Case) -> None:
     injector, host = rig.agent()
-    injector.apply("inj-1", *case, 60)
+    injector.apply("inj-0", *case, 60)
     injector.recover(None, "recover")
     for number in range(1, host.changes + 1):
         injector, _ = rig.agent(die_at=number)
@@ -98,12 +98,12 @@ def test_killed_before_every_change(rig: Rig, case: Case) -> None:
 
 def test_killed_again_while_undoing(rig: Rig, case: Case) -> None:
     injector, host = rig.agent()
-    injector.apply("inj-1", *case, 60)
+    injector.apply("inj-0", *case, 60)
     applied = host.changes
     injector.recover(None, "recover")
     for number in range(1, host.changes - applied + 1):
         injector, _ = rig.agent()
-        injector.apply("inj-1", *case, 60)
+        injector.apply(rig.id, *case, 60)
         second, _ = rig.agent(die_at=number)
         with pytest.raises(BaseException, match=""):
             second.start()
@@ -125,7 +125,7 @@ def test_every_corrupt_journal_line(rig: Rig, case: Case) -> None:
     active, _ = _records_of_a_whole_life(rig, case)
     for line in range(active):
         rig.apply(rig.agent()[0], case)
-        path = rig.state_dir / "journal" / "inj-1.journal"
+        path = rig.state_dir / "journal" / f"{rig.id}.journal"
         lines = path.read_bytes().split(b"\n")
         lines[line] = lines[line][:-4] + b"####"
         path.write_bytes(b"\n".join(lines))
@@ -183,11 +183,18 @@ def test_twenty_at_once_are_one(rig: Rig, case: Case) -> None:
     with ThreadPoolExecutor(20) as pool:
         views = list(pool.map(lambda _: injector.apply("inj-1", *case, 60), range(20)))
     assert {v.state for v in views} == {"active"} and len(injector.injections()) == 1
-    single, _ = rig.agent()
-    changes = host.changes
+    at_once = host.changes
     injector.recover(None, "recover")
-    single.apply("inj-1", *case, 60)
-    assert single._host.changes == changes, "the fault was applied once"  # type: ignore[attr-defined]
+    single, once = rig.agent()
+    single.apply("inj-2", *case, 60)
+    assert once.changes == at_once, "the fault was applied once"
+
+
+def test_a_retry_that_comes_after_a_restart_plants_nothing(rig: Rig, case: Case) -> None:
+    rig.agent()[0].apply("inj-1", *case, 60)
+    rig.restart()
+    later = rig.restart()
+    assert later.apply("inj-1", *case, 60).state == "recovered" and rig.is_healthy()
 
 
 def test_the_id_of_another_injection_is_refused(rig: Rig, case: Case) -> None:

@@ -73,19 +73,16 @@ def test_residue_is_told_from_foreign_changes_and_from_what_others_hold() -> Non
     assert found["groundfault-b-bad"].injection == "b"
     assert found["groundfault-a-bad"].injection == "" and not found["groundfault-a-bad"].foreign
     assert found["/mnt"].foreign
-    assert [d.item for d in residue_of("a", before, after, [("dm", "data")], ["b"])] == ["groundfault-a-bad"]
+    assert residue_of("a", after) == ("dm groundfault-a-bad: error",)
 
 
-def test_residue_of_a_touched_item_that_was_not_restored() -> None:
+def test_a_touched_item_is_not_foreign() -> None:
     before, after = {"sysctl": {"vm/swappiness": "60"}}, {"sysctl": {"vm/swappiness": "1"}}
-    assert residue_of("a", before, after, [], []) == ()
-    (left,) = residue_of("a", before, after, [("sysctl", "vm/swappiness")], [])
-    assert str(left) == "sysctl vm/swappiness: 60 -> 1"
+    (left,) = compare(before, after, [], [("sysctl", "vm/swappiness")])
+    assert str(left) == "sysctl vm/swappiness: 60 -> 1" and not left.foreign
+    assert compare(before, after)[0].foreign
 
 
-def test_a_table_that_another_injection_still_changes_is_not_mine() -> None:
-    before = {"dm": {"data": "0 9 linear"}}
+def test_a_shared_table_is_residue_of_those_whose_mark_it_bears() -> None:
     after = {"dm": {"data": "0 4 linear; 4 1 linear groundfault-b-snap0; 5 4 linear"}}
-    assert residue_of("a", before, after, [("dm", "data")], ["b"]) == ()
-    both = {"dm": {"data": "linear groundfault-a-snap0; linear groundfault-b-snap0"}}
-    assert len(residue_of("a", before, both, [("dm", "data")], ["b"])) == 1
+    assert residue_of("a", after) == () and len(residue_of("b", after)) == 1

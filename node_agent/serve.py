@@ -1,0 +1,230 @@
+"""The life of the agent: recover what an earlier process left, serve, and recover everything before it ends."""
+
+from __future__ import annotations
+
+import faulthandler
+import fcntl
+import logging
+import os
+import re
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from node_agent.host import Host
+from node_agent.version import VERSION
+
+if TYPE_CHECKING:
+    from node_agent.injector import Injector
+    from node_agent.service import Service
+
+log = logging.getLogger("node_agent")
+
+TICK_S = 0.5
+GRACE_S = 5.0
+EXIT_BROKEN = 70
+NODE_NAME = r"[a-z][a-z0-9-]{0,30}"
+
+
+class _CannotServe(Exception):
+    """One line for whoever started the agent."""
+
+
+def serve(options: Mapping[str, str], make_host: Callable[[], Host] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; returns the exit status. `options` as in :data:`node_agent.main.HELP`."""
+    config = Path(options.get("config", "/etc/groundfault"))
+    state = Path(options.get("state", "/var/lib/groundfault"))
+    run = Path(options.get("run", "/run/groundfault"))
+    _log_to_stderr()
+    ended = threading.Event()
+
+    def end(number: int, frame: FrameType | None) -> None:
+        ended.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, end)
+    try:
+        node = _node_name(config / "node")
+        with _only_one(state):
+            _run(node, state, run, config, options.get("listen", ""), make_host, ended)
+    except _CannotServe as error:
+        log.critical("%s", error)
+        return EXIT_BROKEN
+    return 0
+
+
+def _run(
+    node: str,
+    state: Path,
+    run: Path,
+    config: Path,
+    listen: str,
+    make_host: Callable[[], Host] | None,
+    ended: threading.Event,
+) -> None:
+    from node_agent.injector import Injector
+
+    host = make_host() if make_host else _real_host()
+    injector = Injector(host, state, node)
+    for view in injector.start():
+        log.warning("injection %s of an earlier process: %s %s", view.id, view.state, "; ".join(view.residue))
+    # Only now the imports that take long on a slow machine: recovery comes first.
+    from node_agent.service import Service
+
+    service = Service(injector, host, node)
+    with ExitStack() as edges:
+        edges.callback(_recover_all, injector)
+        edges.enter_context(_edges(service, run, config, listen))
+        edges.enter_context(_ticking(injector))
+        notify_systemd("READY=1")
+        log.info("node-agent %s serves node %s", VERSION, node)
+        threading.Thread(target=_probe, args=(injector,), name="probe", daemon=True).start()
+        ended.wait()
+        notify_systemd("STOPPING=1")
+        log.info("ending: recovering everything")
+        service.close()
+        _recover_all(injector)
+
+
+def _recover_all(injector: Injector) -> None:
+    """Also called after the edges have closed, for a request that was under way meanwhile."""
+    for view in injector.recover(None, "agent stopped"):
+        log.info("injection %s: %s %s", view.id, view.state, "; ".join(view.residue))
+
+
+@contextmanager
+def _edges(service: Service, run: Path, config: Path, listen: str) -> Iterator[None]:
+    from node_agent.local import LocalServer
+    from node_agent.server import DEFAULT_LISTEN, TlsFiles, start_server
+
+    try:
+        tls = TlsFiles.read(config / "tls")
+        local = LocalServer(service, run / "agent.sock")
+        local.start()
+        server, port = start_server(service, tls, listen or DEFAULT_LISTEN) if tls else (None, 0)
+    except (OSError, ValueError) as error:
+        raise _CannotServe(str(error)) from None
+    if server:
+        log.info("listening for gRPC on port %d", port)
+    else:
+        log.warning("no certificates in %s: only SSH reaches this agent", config / "tls")
+    try:
+        yield
+    finally:
+        gone = server.stop(GRACE_S) if server else None
+        local.stop()
+        if gone:
+            gone.wait(GRACE_S * 2)
+
+
+@contextmanager
+def _ticking(injector: Injector) -> Iterator[None]:
+    """Run the leases, and tell systemd's watchdog that they run."""
+    done = threading.Event()
+    period = int(os.environ.get("WATCHDOG_USEC", "0")) / 1e6 / 4
+
+    def tick() -> None:
+        fed = time.monotonic()
+        while not done.wait(TICK_S):
+            try:
+                injector.tick()
+            except Exception:
+                log.exception("a bug in the lease of an injection")
+            if period and time.monotonic() - fed >= period:
+                fed = time.monotonic()
+                notify_systemd("WATCHDOG=1")
+
+    thread = threading.Thread(target=tick, name="leases", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _probe(injector: Injector) -> None:
+    """Fill the injector's memory of what this kernel can do, so that the first plan need not wait."""
+    began = time.monotonic()
+    try:
+        found = injector.capabilities()
+    except Exception:
+        log.exception("a bug in a probe")
+        return
+    lacking = [c for c in found.values() if not c.available]
+    log.info(
+        "%d of %d probes succeeded in %.1f s", len(found) - len(lacking), len(found), time.monotonic() - began
+    )
+    for one in lacking:
+        log.info("lacks %s: %s", one.name, one.reason)
+
+
+def notify_systemd(state: str) -> None:
+    """Tell systemd how we are, where it started us: sd_notify(3)."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if address:
+        if address.startswith("@"):
+            address = "\0" + address[1:]
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+            channel.sendto(state.encode(), address)
+
+
+def _real_host() -> Host:
+    from node_agent.host.real import RealHost
+
+    return RealHost()
+
+
+def _node_name(path: Path) -> str:
+    try:
+        name = path.read_text().strip()
+    except OSError as error:
+        raise _CannotServe(f"the node's name cannot be read: {error}") from None
+    if not re.fullmatch(NODE_NAME, name):
+        raise _CannotServe(f"{path} holds {name!r}, which is not the name of a node")
+    return name
+
+
+@contextmanager
+def _only_one(state: Path) -> Iterator[None]:
+    """Two agents would undo each other's injections: the second one does not start."""
+    path = state / "agent.lock"
+    try:
+        state.mkdir(mode=0o700, parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise _CannotServe(f"the state directory cannot be used: {error}") from None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise _CannotServe(f"another agent is running: it holds {path}") from None
+    finally:
+        os.close(descriptor)
+
+
+class _JournalFormat(logging.Formatter):
+    """Plain lines; the priority in front only where journald reads it: sd-daemon(3)."""
+
+    _PRIORITY = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if "JOURNAL_STREAM" not in os.environ:
+            return f"{record.levelname.lower()}: {text}"
+        mark = f"<{self._PRIORITY.get(record.levelno, 6)}>"
+        return "\n".join(mark + line for line in text.splitlines())
+
+
+def _log_to_stderr() -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_JournalFormat("%(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    faulthandler.enable()

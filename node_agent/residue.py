@@ -19,7 +19,8 @@ State = dict[str, dict[str, str]]
 
 SYSCTLS = (
     "kernel/panic", "kernel/panic_on_oops", "kernel/hung_task_timeout_secs", "kernel/pid_max",
-    "kernel/threads-max", "vm/overcommit_memory", "vm/overcommit_ratio", "vm/swappiness", "fs/file-max", "fs/nr_open",
+    "kernel/threads-max", "vm/overcommit_memory", "vm/overcommit_ratio", "vm/swappiness",
+    "fs/file-max", "fs/nr_open",
     "net/ipv4/ip_forward", "net/ipv4/ip_local_port_range", "net/ipv4/tcp_mtu_probing", "net/core/somaxconn",
 )  # fmt: skip
 """Settings that faults of the catalogue touch, below /proc/sys."""

@@ -35,7 +35,7 @@ METHODS: Mapping[str, Method] = MappingProxyType(
             path=f"/{SERVICE.full_name}/{m.name}",
             request=GetMessageClass(m.input_type),
             reply=GetMessageClass(m.output_type),
-            streams=m.name == "Watch",
+            streams=m.server_streaming,
         )
         for m in SERVICE.methods
     }

@@ -1,0 +1,69 @@
+"""Runs on a node as root, with the node's own agent stopped: kills an agent after every journal record, for real.
+
+Each life is a process of its own that plants a fault on the real kernel and takes it back, and gets SIGKILL right
+after its n-th record is on disk. The next process starts as an agent does after a crash. Prints a JSON line a life.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+sys.path.insert(0, "/opt/groundfault/lib")
+
+from node_agent.host.real import RealHost  # noqa: E402
+from node_agent.injector import Injector  # noqa: E402
+from node_agent.probe import run_probes  # noqa: E402
+
+STATE = Path("/var/lib/groundfault")
+
+
+def in_a_child(work):
+    """Run `work` in a forked process; its exit status, or minus the signal that ended it."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            work()
+        except BaseException as error:  # told to the test, which fails on it
+            print(json.dumps({"error": repr(error)}), flush=True)
+            os._exit(1)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def main():
+    parameters = json.loads(sys.argv[1])
+    capabilities = run_probes(RealHost())
+
+    def agent(after_append=None):
+        injector = Injector(RealHost(), STATE, "w2", after_append=after_append)
+        injector._capabilities = capabilities
+        return injector
+
+    def live(number):
+        def kill(_, count):
+            if count >= number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        injector = agent(kill)
+        injector.start()
+        injector.apply(f"crash-{number}", "latent_sector_error", parameters, 300)
+        injector.recover(None, "recover")
+
+    def come_back(number):
+        injector = agent()
+        injector.start()
+        (view,) = injector.injections(ended=True, ids=(f"crash-{number}",))
+        residue = [str(d) for d in injector.residue()]
+        print(json.dumps({"record": number, "state": view.state, "residue": residue}), flush=True)
+
+    for number in range(1, 200):
+        status = in_a_child(lambda n=number: live(n))
+        assert in_a_child(lambda n=number: come_back(n)) == 0
+        if status != -signal.SIGKILL:
+            print(json.dumps({"whole_life": status, "records": number - 1}), flush=True)
+            return
+
+
+main()

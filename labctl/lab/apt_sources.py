@@ -1,0 +1,129 @@
+"""Finds the Debian mirror that this machine already uses, so that none is written down in the project.
+
+Formats: sources.list(5), both the one-line style and deb822.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from labctl.errors import LabError
+
+MIRROR_VARIABLE = "GROUNDFAULT_DEBIAN_MIRROR"
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+_SUITES = ("bullseye", "bookworm", "trixie", "forky", "duke", "sid", "unstable", "testing", "stable", "oldstable")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One repository that apt knows. `signed_by` is a path, or empty."""
+
+    uri: str
+    suites: tuple[str, ...]
+    components: tuple[str, ...]
+    signed_by: str = ""
+
+
+@dataclass(frozen=True)
+class Mirror:
+    """Where Debian packages come from, and the keyring that vouches for them."""
+
+    uri: str
+    keyring: Path
+
+
+def parse_list(text: str) -> Iterator[Source]:
+    """Sources of a one-line style file."""
+    for line in text.splitlines():
+        words = line.split("#", 1)[0].split()
+        if not words or words[0] != "deb":
+            continue
+        options: list[str] = []
+        rest = words[1:]
+        if rest and rest[0].startswith("["):
+            while rest:
+                word = rest.pop(0)
+                options.append(word.strip("[]"))
+                if word.endswith("]"):
+                    break
+        signed = next((o.split("=", 1)[1] for o in options if o.lower().startswith("signed-by=")), "")
+        if len(rest) >= 2:
+            yield Source(rest[0], (rest[1],), tuple(rest[2:]), signed)
+
+
+def parse_deb822(text: str) -> Iterator[Source]:
+    """Sources of a deb822 style file; disabled stanzas and source packages are left out."""
+    for stanza in _stanzas(text):
+        if "deb" not in stanza.get("types", "").split() or stanza.get("enabled", "yes").lower() == "no":
+            continue
+        signed = stanza.get("signed-by", "")
+        for uri in stanza.get("uris", "").split():
+            yield Source(
+                uri,
+                tuple(stanza.get("suites", "").split()),
+                tuple(stanza.get("components", "").split()),
+                signed if signed.startswith("/") else "",
+            )
+
+
+def _stanzas(text: str) -> Iterator[dict[str, str]]:
+    fields: dict[str, str] = {}
+    last = ""
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("#"):
+            continue
+        if not line.strip():
+            if fields:
+                yield fields
+            fields, last = {}, ""
+        elif line[0] in " \t" and last:
+            fields[last] += " " + line.strip()
+        elif ":" in line:
+            name, value = line.split(":", 1)
+            last = name.strip().lower()
+            fields[last] = value.strip()
+
+
+def choose(sources: Iterable[Source]) -> Source | None:
+    """The source that is Debian's main archive: by its keyring first, else by a Debian suite of no other's key."""
+    main = [s for s in sources if "main" in s.components and any(suite in _SUITES for suite in s.suites)]
+    for source in main:
+        if "debian-archive" in source.signed_by:
+            return source
+    return next((s for s in main if not s.signed_by), None)
+
+
+def read_sources(root: Path = Path("/etc/apt")) -> list[Source]:
+    """All sources that apt on this machine has."""
+    found: list[Source] = []
+    parts = sorted((root / "sources.list.d").glob("*")) if (root / "sources.list.d").is_dir() else []
+    for path in [root / "sources.list", *parts]:
+        if path.suffix == ".list" and path.is_file():
+            found += parse_list(path.read_text(errors="replace"))
+        elif path.suffix == ".sources" and path.is_file():
+            found += parse_deb822(path.read_text(errors="replace"))
+    return found
+
+
+def mirror(root: Path = Path("/etc/apt"), keyring: Path = KEYRING) -> Mirror:
+    """The mirror to build images from.
+
+    Raises LabError where apt has no Debian source (on another distribution) or Debian's keyring is missing.
+    """
+    uri = os.environ.get(MIRROR_VARIABLE, "")
+    signed_by = ""
+    if not uri:
+        source = choose(read_sources(root))
+        if source is None:
+            raise LabError(
+                "apt on this machine has no Debian mirror to build node images from",
+                f"set {MIRROR_VARIABLE} to the address of one, and install debian-archive-keyring",
+            )
+        uri, signed_by = source.uri, source.signed_by
+    for candidate in (Path(signed_by), keyring):
+        if candidate.is_file():
+            return Mirror(uri, candidate)
+    raise LabError("Debian's archive keys are missing on this machine", "apt-get install debian-archive-keyring")

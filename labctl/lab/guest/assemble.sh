@@ -1,0 +1,24 @@
+# Makes a file system from a root tar and, where there is one, an agent bundle. Runs with `sh -e`, as root or
+# as the root of a user namespace, so that files of all owners can be made, read and removed.
+#   $1 work directory   $2 root tar   $3 agent bundle or ""   $4 size of the file system
+set -eu
+work=$1 rootfs=$2 bundle=$3 size=$4
+tree=$work/tree
+rm -rf "$tree"
+mkdir -p "$tree"
+trap 'rm -rf "$tree"' EXIT
+trap 'exit 130' INT TERM HUP
+tar --extract --numeric-owner --xattrs --xattrs-include='*' --file "$rootfs" --directory "$tree" --exclude './dev/*'
+if [ -n "$bundle" ]; then
+  tar --extract --gzip --numeric-owner --file "$bundle" --directory "$tree"
+  unit=$tree/opt/groundfault/lib/node_agent/systemd/groundfault-agent.service
+  cp "$unit" "$tree/etc/systemd/system/groundfault-agent.service"
+  mkdir -p "$tree/etc/systemd/system/multi-user.target.wants"
+  ln -sf ../groundfault-agent.service "$tree/etc/systemd/system/multi-user.target.wants/groundfault-agent.service"
+  # Compiling on an emulated node would cost each first start many seconds.
+  chroot "$tree" /usr/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /opt/groundfault/lib
+fi
+cp "$tree/boot/groundfault-kernel" "$work/kernel"
+cp "$tree/boot/groundfault-initrd" "$work/initrd"
+truncate -s "$size" "$work/disk.raw"
+mke2fs -q -t ext4 -L groundfault -E lazy_itable_init=0,lazy_journal_init=0 -d "$tree" "$work/disk.raw"

@@ -8,7 +8,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from labctl.errors import LabError
@@ -80,11 +80,27 @@ def link_or_copy(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def prune(directory: Path, keep: int) -> None:
-    """Delete all but the `keep` entries of a cache directory that were used last."""
-    entries = sorted(directory.iterdir(), key=lambda entry: entry.stat().st_mtime, reverse=True)
+def prune(entries: Iterable[Path], keep: int) -> None:
+    """Delete all but the `keep` cache entries that were used last."""
+    entries = sorted(entries, key=lambda entry: entry.stat().st_mtime, reverse=True)
     for entry in entries[keep:]:
         if entry.is_dir():
             shutil.rmtree(entry)
         else:
             entry.unlink()
+
+
+@contextlib.contextmanager
+def scratch(directory: Path) -> Iterator[Path]:
+    """A directory for half-done work beside cache entries; remains of a killed builder are removed first.
+
+    To be used under the lock of `directory`.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    for stale in directory.glob(".partial-*"):
+        shutil.rmtree(stale)
+    work = Path(tempfile.mkdtemp(prefix=".partial-", dir=directory))
+    try:
+        yield work
+    finally:
+        shutil.rmtree(work)

@@ -15,9 +15,11 @@ def check(options: LabOptions, available_mib: int) -> None:
     needed = options.nodes * each
     if needed > available_mib:
         fits = available_mib // each
-        smaller = f"--nodes {fits}" if fits else f"--memory {max(384, available_mib // options.nodes - OVERHEAD_MIB)}"
+        smaller = (
+            f"--nodes {fits}" if fits else f"--memory {max(384, available_mib // options.nodes - OVERHEAD_MIB)}"
+        )
         raise LabError(
-            f"{options.nodes} nodes need {needed} MiB of memory ({options.memory_mib} MiB each and {OVERHEAD_MIB} MiB"
-            f" for QEMU), this machine has {available_mib} MiB available",
+            f"{options.nodes} nodes need {needed} MiB of memory ({options.memory_mib} MiB each and {OVERHEAD_MIB} "
+            f"MiB for QEMU), this machine has {available_mib} MiB available",
             f"ask for less, e.g. {smaller}, or end other programs",
         )

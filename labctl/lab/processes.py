@@ -47,8 +47,8 @@ def belongs(pid: int, marker: str) -> bool:
 
 def _has(word: str, marker: str) -> bool:
     """A path as a whole: `…/lab` is not in `…/lab2`."""
-    start = word.find(marker)
-    return start >= 0 and not (word[start + len(marker) :][:1].isalnum() or word[start + len(marker) :][:1] in "-_.")
+    _, found, rest = word.partition(marker)
+    return bool(found) and not (rest[:1].isalnum() or rest[:1] in ("-", "_", "."))
 
 
 def recorded(pidfile: Path, marker: str) -> int | None:

@@ -1,9 +1,9 @@
 # Makes a file system from a root tar and, where there is one, an agent bundle. Runs with `sh -e`, as root or
 # as the root of a user namespace, so that files of all owners can be made, read and removed.
-#   $1 work directory   $2 root tar   $3 agent bundle or ""   $4 size of the file system
+#   $1 directory for the results   $2 root tar   $3 agent bundle or ""   $4 size of the file system
+#   $5 where to unpack: outside of $1, because after a kill only another run of this script may remove it
 set -eu
-work=$1 rootfs=$2 bundle=$3 size=$4
-tree=$work/tree
+work=$1 rootfs=$2 bundle=$3 size=$4 tree=$5
 rm -rf "$tree"
 mkdir -p "$tree"
 trap 'rm -rf "$tree"' EXIT

@@ -1,0 +1,121 @@
+"""The agent as one archive with all it needs, for nodes that have no internet and no compiler.
+
+`opt/groundfault/lib` has the Python packages, `opt/groundfault/bin/node-agent` starts the agent with the node's own
+Python. Cached by content in two stages, so that a change of our code downloads nothing.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import shutil
+import sys
+import tarfile
+from pathlib import Path
+
+from labctl import paths
+from labctl.lab import code
+from labctl.lab.files import locked, prune, scratch
+from labctl.lab.tools import run
+from labctl.progress import Progress, SilentProgress
+
+PYTHON_VERSION = "3.13"
+"""CPython of Debian 13, which the lab's own nodes have."""
+
+_LAUNCHER = """#!/usr/bin/python3 -I
+import sys
+sys.path.insert(0, "/opt/groundfault/lib")
+from node_agent.main import main
+sys.exit(main())
+"""
+_KEPT = 6
+_LOCK_S = 900.0
+
+
+def _digest(*parts: str) -> str:
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
+
+
+def packages_key(python_version: str, arch: str) -> str:
+    """The key of the third-party packages."""
+    return _digest("1", python_version, arch, *code.node_requirements())
+
+
+def bundle_key(python_version: str = PYTHON_VERSION, arch: str = "x86_64") -> str:
+    """The key of the whole bundle; reads the project's files, and no network."""
+    return _digest("2", packages_key(python_version, arch), code.code_key(), _LAUNCHER)
+
+
+def build_bundle(
+    python_version: str = PYTHON_VERSION, arch: str = "x86_64", progress: Progress | None = None
+) -> Path:
+    """The agent's archive (tar.gz) for nodes with this CPython and machine type, built where it is not cached.
+
+    Raises LabError where a package has no wheel for them or cannot be downloaded.
+    """
+    progress = progress or SilentProgress()
+    directory = paths.cache_dir() / "bundles"
+    target = directory / f"{bundle_key(python_version, arch)}.tar.gz"
+    with locked(directory / "lock", "the agent's bundle", _LOCK_S, progress.note):
+        if target.is_file():
+            os.utime(target)
+            return target
+        packages = _packages(python_version, arch, progress)
+        with progress.task("packing the agent"), scratch(directory) as work:
+            lib = work / "lib"
+            shutil.copytree(packages, lib)
+            code.place(lib, work)
+            _pack(lib, work / "bundle.tar.gz")
+            (work / "bundle.tar.gz").replace(target)
+        prune(directory.glob("*.tar.gz"), _KEPT)
+    return target
+
+
+def _packages(python_version: str, arch: str, progress: Progress) -> Path:
+    """Third-party packages as pip lays them out for the node, not for this machine."""
+    directory = paths.cache_dir() / "packages"
+    target = directory / packages_key(python_version, arch)
+    if target.is_dir():
+        os.utime(target)
+        return target
+    directory.mkdir(parents=True, exist_ok=True)
+    platforms = [f"--platform={tag}_{arch}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
+    with progress.task("downloading the agent's packages"), scratch(directory) as work:
+        pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary=:all:")
+        where = (f"--target={work / 'lib'}", f"--python-version={python_version}", *platforms)
+        run(
+            (*pip, *where, *code.node_requirements()),
+            f"downloading the agent's packages for Python {python_version}",
+            timeout=600,
+        )
+        shutil.rmtree(work / "lib" / "bin", ignore_errors=True)  # scripts for this machine's Python
+        (work / "lib").rename(target)
+    prune(directory.glob("[0-9a-f]*"), _KEPT)
+    return target
+
+
+def _pack(lib: Path, target: Path) -> None:
+    """An archive whose bytes depend on the contents alone."""
+    with gzip.GzipFile(target, "wb", compresslevel=6, mtime=0) as packed:
+        with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
+            for path in sorted(lib.rglob("*")):
+                if path.is_file():
+                    name = f"opt/groundfault/lib/{path.relative_to(lib).as_posix()}"
+                    add_file(tar, name, path.read_bytes(), 0o644)
+            add_file(tar, "opt/groundfault/bin/node-agent", _LAUNCHER.encode(), 0o755)
+
+
+def add_file(tar: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:
+    """Add a file that belongs to root. Parent directories are left to whoever unpacks."""
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode, entry.uid, entry.gid, entry.uname, entry.gname = (
+        len(content),
+        mode,
+        0,
+        0,
+        "root",
+        "root",
+    )
+    tar.addfile(entry, io.BytesIO(content))

@@ -1,0 +1,282 @@
+"""The provider `qemu`: real virtual machines on this computer, made, snapshotted and restored without root."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+
+from labctl.errors import LabError, UsageError
+from labctl.lab import fleet, identity, machine, memory, ports, provision, state
+from labctl.lab.accelerator import accelerator, qemu_version
+from labctl.lab.files import locked
+from labctl.lab.image import ensure_image, image_key
+from labctl.lab.machine import Machine, PortTakenError
+from labctl.lab.model import LabOptions, Node, NodeStatus, Ready
+from labctl.lab.qmp import Qmp
+from labctl.lab.state import Ports, Record
+from labctl.lab.tools import need
+from labctl.progress import Progress, SilentProgress
+
+_LOCK_S = 1800.0
+_BOOT_S, _BOOT_PER_NODE_S = 240.0, 60.0
+_PORT_TRIES = 5
+
+
+def provider(directory: Path) -> QemuLab:
+    """The QEMU lab that lives, or is to live, in this directory."""
+    return QemuLab(directory)
+
+
+class QemuLab:
+    """See :class:`labctl.lab.model.Provider`. One lab is worked on by one process at a time; others wait."""
+
+    kind = "qemu"
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.name = directory.name
+
+    def up(self, options: LabOptions | None, ready: Ready, progress: Progress) -> None:
+        """Bring the nodes up: from the golden snapshot in seconds, or by making, booting and snapshotting them.
+
+        Nodes that run are left as they are. Raises LabError where memory or a tool is missing or a node does not
+        come up, with the end of its console log.
+        """
+        need("qemu-system-x86_64", "qemu-img", "vde_switch", "setsid")
+        with self._locked(progress):
+            record = self._record()
+            wanted = options or (record.options if record else LabOptions())
+            if record and record.golden and self._running(record):
+                self._keep(record, wanted, ready, progress)
+                return
+            if record:
+                self._end(record)
+            memory.check(wanted, psutil.virtual_memory().available // 2**20)
+            if record and record.golden:
+                reason = self._outdated(record, wanted)
+                if not reason:
+                    self._from_golden(record, ready, progress)
+                    return
+                progress.note(f"lab {self.name} is made anew: {reason}")
+            self._make(wanted, ready, progress)
+
+    def reset(self, ready: Ready, progress: Progress) -> None:
+        """Take all nodes back to the golden snapshot; those that ended are started."""
+        with self._locked(progress):
+            record = self._known()
+            if not record.golden:
+                raise LabError(f"lab {self.name} has no golden snapshot yet", f"labctl up --lab {self.name}")
+            self._from_golden(record, ready, progress)
+
+    def down(self, progress: Progress) -> None:
+        """End everything that this lab runs, also what a killed labctl left. Disks and snapshot stay."""
+        with self._locked(progress):
+            self._end(self._record())
+
+    def destroy(self, progress: Progress) -> None:
+        """`down`, and delete disks, snapshot, keys and certificates."""
+        with self._locked(progress):
+            self._end(self._record())
+            shutil.rmtree(self._run_dir(self._record()), ignore_errors=True)
+            # lab.json last: until then an interrupted destroy can be found and repeated.
+            for path in sorted(self.directory.iterdir(), key=lambda path: path.name == "lab.json"):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink()
+            self.directory.rmdir()
+
+    def nodes(self) -> tuple[Node, ...]:
+        """The nodes in order, running or not; none before the first `up`."""
+        record = self._record()
+        return provision.nodes(self.directory, record) if record else ()
+
+    def status(self) -> tuple[NodeStatus, ...]:
+        """Which machines run. Asks the kernel, not the nodes."""
+        record = self._record()
+        if record is None:
+            return ()
+        found = zip(self.nodes(), provision.machines(self.directory, record), strict=True)
+        return tuple(_status(node, machine.pid(each), record) for node, each in found)
+
+    def console(self, name: str) -> Path | None:
+        """The file with the serial console of a node."""
+        return self._machine(name).places.console
+
+    def qmp(self, name: str) -> Qmp:
+        """A connection to the QEMU of a running node: a context manager, to be closed soon (QEMU serves one)."""
+        return Qmp(self._machine(name).places.qmp)
+
+    def power_off(self, name: str) -> None:
+        """Pull the plug of a node: its process is killed, and what it had not flushed is lost."""
+        fleet.end_one(self._machine(name))
+
+    def power_on(self, name: str, progress: Progress | None = None) -> None:
+        """Boot a node that is off from its disks as they are, and wait until systemd has brought it up."""
+        progress = progress or SilentProgress()
+        with self._locked(progress):
+            record, one = self._known(), self._machine(name)
+            if machine.pid(one) is not None:
+                return
+            fleet.start_switch(record.run_dir, self.directory / "switch.log")
+            self._boot((one,), progress)
+
+    def _keep(self, record: Record, wanted: LabOptions, ready: Ready, progress: Progress) -> None:
+        """`up` on a running lab."""
+        if wanted != record.options:
+            raise LabError(
+                f"lab {self.name} runs with other options",
+                f"end it first: labctl down --lab {self.name}; or take another --lab NAME",
+            )
+        dead = [m for m in provision.machines(self.directory, record) if machine.pid(m) is None]
+        if dead:
+            progress.note(f"{', '.join(m.name for m in dead)} did not run and is booted from its disks")
+            fleet.start_switch(record.run_dir, self.directory / "switch.log")
+            self._boot(dead, progress)
+        self._ready(record, ready)
+        progress.note(f"lab {self.name} is up already; `labctl reset` takes it back to its snapshot")
+        if reason := self._outdated(record, wanted):
+            progress.note(f"{reason}: labctl down, then labctl up makes the lab anew")
+
+    def _outdated(self, record: Record, wanted: LabOptions) -> str:
+        """Why the golden snapshot is of no use any more; empty where it is."""
+        if wanted != record.options:
+            return "its options changed"
+        if record.image != image_key(wanted.agent):
+            return "the node image or the agent changed since its snapshot"
+        if record.qemu != qemu_version():
+            return "QEMU changed since its snapshot"
+        if not all(m.places.root_disk.exists() for m in provision.machines(self.directory, record)):
+            return "its disks are gone"
+        return ""
+
+    def _from_golden(self, record: Record, ready: Ready, progress: Progress) -> None:
+        with progress.task(f"restoring lab {self.name}") as task:
+            record = self._with_free_ports(record)
+            self._prepare_run(record)
+            for attempt in range(_PORT_TRIES):
+                try:
+                    fleet.restore(provision.machines(self.directory, record))
+                    break
+                except PortTakenError:
+                    if attempt == _PORT_TRIES - 1:
+                        raise
+                    record = self._with_free_ports(record)
+            task.update("waiting for the agents" if record.options.agent else "")
+            self._ready(record, ready)
+
+    def _make(self, options: LabOptions, ready: Ready, progress: Progress) -> None:
+        """Image, disks, first boot, golden snapshot."""
+        image = ensure_image(options.agent, progress)
+        chosen = accelerator(image.kernel, image.initrd, progress)
+        progress.note(f"nodes run with {'KVM' if chosen.name == 'kvm' else 'emulation'}: {chosen.reason}")
+        numbers = ports.choose(2 * options.nodes)
+        record = Record(
+            name=self.name,
+            run_dir=state.run_dir(self.directory, self.name),
+            options=options,
+            image=image.key,
+            qemu=qemu_version(),
+            accelerator=chosen,
+            ports=tuple(Ports(ssh=a, agent=b) for a, b in zip(numbers[::2], numbers[1::2], strict=True)),
+        )
+        state.write_record(self._file, record)
+        provision.make_nodes(self.directory, record, image)
+        self._prepare_run(record)
+        record = self._first_boot(record, progress)
+        with progress.task("waiting for the agents" if options.agent else "checking the nodes"):
+            self._ready(record, ready)
+        with progress.task("taking the golden snapshot"):
+            fleet.wait_quiet([port for each in record.ports for port in (each.ssh, each.agent)])
+            fleet.take_golden(provision.machines(self.directory, record))
+            state.write_record(self._file, record.model_copy(update={"golden": True}))
+
+    def _first_boot(self, record: Record, progress: Progress) -> Record:
+        for _ in range(_PORT_TRIES - 1):
+            try:
+                self._boot(provision.machines(self.directory, record), progress)
+                return record
+            except PortTakenError:
+                self._end(record)
+                record = self._with_free_ports(record)
+                self._prepare_run(record)
+        self._boot(provision.machines(self.directory, record), progress)
+        return record
+
+    def _boot(self, them: tuple[Machine, ...] | list[Machine], progress: Progress) -> None:
+        with progress.task(f"booting {' '.join(m.name for m in them)}") as task:
+            since = {m: machine.console_size(m) for m in them}
+            fleet.each(them, lambda m: machine.start(m, paused=False))
+            machine.wait_booted(since, _BOOT_S + _BOOT_PER_NODE_S * len(them), task.update)
+
+    def _with_free_ports(self, record: Record) -> Record:
+        """The record with other ports for nodes that do not run and whose ports are taken by now."""
+        kept: list[Ports] = []
+        for one, old in zip(provision.machines(self.directory, record), record.ports, strict=True):
+            if machine.pid(one) is None and not (ports.is_free(old.ssh) and ports.is_free(old.agent)):
+                ssh, agent = ports.choose(2)
+                kept.append(Ports(ssh=ssh, agent=agent))
+            else:
+                kept.append(old)
+        record = record.model_copy(update={"ports": tuple(kept)})
+        state.write_record(self._file, record)
+        return record
+
+    def _prepare_run(self, record: Record) -> None:
+        state.private_dir(record.run_dir)
+        provision.write_known_hosts(self.directory, record)
+        fleet.start_switch(record.run_dir, self.directory / "switch.log")
+
+    def _ready(self, record: Record, ready: Ready) -> None:
+        """Ask the caller's `ready` of all nodes at once. A node without the agent is ready when it has booted."""
+        if record.options.agent:
+            fleet.each(provision.nodes(self.directory, record), ready)
+
+    def _end(self, record: Record | None) -> None:
+        run_dir = self._run_dir(record)
+        fleet.end_all(provision.machines(self.directory, record) if record else (), run_dir)
+
+    def _run_dir(self, record: Record | None) -> Path:
+        return record.run_dir if record else state.run_dir(self.directory, self.name)
+
+    def _running(self, record: Record) -> bool:
+        return any(machine.pid(m) is not None for m in provision.machines(self.directory, record))
+
+    def _machine(self, name: str) -> Machine:
+        record = self._known()
+        for one in provision.machines(self.directory, record):
+            if one.name == name:
+                return one
+        there = ", ".join(identity.node_names(record.options.nodes))
+        raise UsageError(f"lab {self.name} has no node {name!r}; its nodes: {there}")
+
+    @property
+    def _file(self) -> Path:
+        return self.directory / "lab.json"
+
+    def _record(self) -> Record | None:
+        return state.read_record(self._file)
+
+    def _known(self) -> Record:
+        record = self._record()
+        if record is None:
+            raise LabError(f"no lab {self.name}", f"start it with: labctl up --lab {self.name}")
+        return record
+
+    @contextlib.contextmanager
+    def _locked(self, progress: Progress) -> Iterator[None]:
+        lock = self.directory.parent / f".{self.name}.lock"
+        with locked(lock, f"lab {self.name}", _LOCK_S, progress.note):
+            self.directory.mkdir(mode=0o700, exist_ok=True)
+            yield
+
+
+def _status(node: Node, pid: int | None, record: Record) -> NodeStatus:
+    if pid is None:
+        return NodeStatus(node=node, running=False, detail="off")
+    detail = f"{record.accelerator.name}, {record.options.memory_mib} MiB"
+    return NodeStatus(node=node, running=True, pid=pid, detail=detail)

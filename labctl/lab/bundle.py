@@ -1,7 +1,7 @@
 """The agent as one archive with all it needs, for nodes that have no internet and no compiler.
 
-`opt/groundfault/lib` has the Python packages, `opt/groundfault/bin/node-agent` starts the agent with the node's own
-Python. Cached by content in two stages, so that a change of our code downloads nothing.
+`opt/groundfault/lib` has the Python packages, `opt/groundfault/bin/node-agent` starts the agent with the node's
+own Python. Cached by content in two stages, so that a change of our code downloads nothing.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,10 @@ def start_switch(run_dir: Path, log: Path) -> None:
     pidfile, directory = run_dir / "switch.pid", run_dir / "switch"
     if processes.recorded(pidfile, str(run_dir)) is not None:
         return
+    # A switch that was killed leaves its sockets, and the next one does not start beside them.
+    pidfile.unlink(missing_ok=True)
+    shutil.rmtree(directory, ignore_errors=True)
+    (run_dir / "switch.mgmt").unlink(missing_ok=True)
     argv = ("vde_switch", "--numports", "64", "--sock", str(directory), "--pidfile", str(pidfile))
     processes.spawn((*argv, "--mode", "0600", "--mgmt", str(run_dir / "switch.mgmt"), "--daemon"), log)
     deadline = time.monotonic() + _SWITCH_S

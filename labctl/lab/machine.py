@@ -88,8 +88,8 @@ class Machine:
     memory_mib: int
     cpus: int
     internet: bool
-    forwards: Mapping[int, int]
-    """Guest port by port of 127.0.0.1."""
+    forwards: tuple[tuple[int, int], ...]
+    """Pairs of a port of 127.0.0.1 and the node's port that it leads to."""
 
     @property
     def name(self) -> str:
@@ -99,9 +99,7 @@ class Machine:
 def argv(machine: Machine, *, paused: bool) -> tuple[str, ...]:
     """The command line. `paused` starts with the processors stopped, for a snapshot to be loaded."""
     at = machine.places
-    forwards = "".join(
-        f",hostfwd=tcp:127.0.0.1:{port}-:{guest}" for port, guest in sorted(machine.forwards.items())
-    )
+    forwards = "".join(f",hostfwd=tcp:127.0.0.1:{port}-:{guest}" for port, guest in machine.forwards)
     restrict = "" if machine.internet else ",restrict=on"
     ids = f"systemd.hostname={machine.name} systemd.machine_id={identity.machine_id(machine.lab, machine.name)}"
     return (

@@ -31,7 +31,7 @@ def machines(directory: Path, record: Record) -> tuple[Machine, ...]:
             memory_mib=record.options.memory_mib,
             cpus=record.options.cpus,
             internet=record.options.internet,
-            forwards={ports.ssh: SSH_PORT, ports.agent: AGENT_PORT},
+            forwards=((ports.ssh, SSH_PORT), (ports.agent, AGENT_PORT)),
         )
         for index, (name, ports) in enumerate(
             zip(identity.node_names(record.options.nodes), record.ports, strict=True), 1

@@ -81,7 +81,6 @@ class QemuLab:
         """`down`, and delete disks, snapshot, keys and certificates."""
         with self._locked(progress):
             self._end(self._record())
-            shutil.rmtree(self._run_dir(self._record()), ignore_errors=True)
             # lab.json last: until then an interrupted destroy can be found and repeated.
             for path in sorted(self.directory.iterdir(), key=lambda path: path.name == "lab.json"):
                 if path.is_dir():
@@ -237,11 +236,9 @@ class QemuLab:
             fleet.each(provision.nodes(self.directory, record), ready)
 
     def _end(self, record: Record | None) -> None:
-        run_dir = self._run_dir(record)
+        run_dir = record.run_dir if record else state.run_dir(self.directory, self.name)
         fleet.end_all(provision.machines(self.directory, record) if record else (), run_dir)
-
-    def _run_dir(self, record: Record | None) -> Path:
-        return record.run_dir if record else state.run_dir(self.directory, self.name)
+        shutil.rmtree(run_dir, ignore_errors=True)
 
     def _running(self, record: Record) -> bool:
         return any(machine.pid(m) is not None for m in provision.machines(self.directory, record))

@@ -14,7 +14,6 @@ import click
 from labctl.cli.base import LabCommand, pass_session
 from labctl.cli.session import Session
 from labctl.errors import LabError
-from labctl.lab.model import LabOptions
 
 NODE, FILE = "w2", "/srv/data/demo.bin"
 STEP_LIMIT_S = 1800.0
@@ -56,8 +55,8 @@ def scenes() -> tuple[Scene, ...]:
     """The demonstration, in order. The checksum is compared by :func:`play`."""
     return (
         Scene("Bring three virtual machines up", ("up",), _works),
-        Scene(f"Some data on {NODE}", _on_node("dd", "if=/dev/urandom", f"of={FILE}", "bs=64k", "count=4", "conv=fsync"),
-              _works),
+        Scene(f"Some data on {NODE}",
+              _on_node("dd", "if=/dev/urandom", f"of={FILE}", "bs=64k", "count=4", "conv=fsync"), _works),
         Scene("Its checksum", _on_node("sha256sum", FILE), _works),
         Scene("Make sectors of that file unreadable, for ten minutes at most",
               ("inject", "latent_sector_error", "--node", NODE, "--file", FILE, "--for", "10m"), _works),
@@ -132,8 +131,8 @@ def image(session: Session) -> None:
     """Build the node image, without booting it."""
     from labctl.lab.image import ensure_image  # the builder is of no use to other commands
 
-    path = ensure_image(LabOptions(), session.progress)
-    session.answer({"image": str(path)}, lambda: str(path))
+    built = ensure_image(True, session.progress)
+    session.answer({"key": built.key, "disk": str(built.disk)}, str(built.disk))
 
 
 COMMANDS = (demo, image)

@@ -1,0 +1,139 @@
+"""Getting at one node: a shell, its logs, its power switch."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+import click
+
+from labctl.cli.base import LabCommand, pass_session
+from labctl.cli.options import node_argument
+from labctl.cli.session import Session
+from labctl.errors import ExitCode, LabError, UnsupportedError
+from labctl.lab.footprint import UNIT
+from labctl.lab.model import Node
+from labctl.lab.openssh import ssh_argv
+from labctl.progress import Progress
+
+LOGS_TIMEOUT_S = 120.0
+SSH_BROKE = 255
+"""The exit status by which OpenSSH says that it failed itself: ssh(1)."""
+
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|[\x00-\x08\x0b-\x1f\x7f]")
+
+
+@runtime_checkable
+class PowerSwitch(Protocol):
+    """A provider whose nodes can lose power."""
+
+    def power_off(self, name: str, progress: Progress) -> None:
+        """Cut the power: no shutdown."""
+
+    def power_on(self, name: str, progress: Progress) -> None: ...
+
+
+@click.command(
+    "ssh", cls=LabCommand, context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True}
+)
+@node_argument()
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
+@pass_session
+def ssh(session: Session, node: str, command: tuple[str, ...]) -> int:
+    """Log in to a node, or run a command there.
+
+    The command's exit status is passed on. Its words arrive as they are typed; for a shell's features say:
+    -- sh -c '...'
+    """
+    words = command[1:] if command[:1] == ("--",) else command
+    both_terminals = sys.stdin.isatty() and sys.stdout.isatty()
+    return session.tools.execute(ssh_argv(session.node(node), words, terminal=bool(words) and both_terminals))
+
+
+@click.command("logs", cls=LabCommand)
+@node_argument()
+@click.option("--agent", "source", flag_value="agent", default=True, help="The agent's log.  [default]")
+@click.option("--kernel", "source", flag_value="kernel", help="The kernel's log.")
+@click.option("--console", "source", flag_value="console", help="The serial console, also of a node that is down.")
+@click.option("--lines", type=click.IntRange(1, 100_000), default=100, show_default=True, help="The last so many.")
+@pass_session
+def logs(session: Session, node: str, source: str, lines: int) -> None:
+    """Show the last lines of a node's log."""
+    found = session.node(node)
+    text = _console(session, found) if source == "console" else _by_ssh(found, log_command(source, lines))
+    last = text.splitlines()[-lines:]
+    session.answer({"node": node, "source": source, "lines": last}, "\n".join(last))
+
+
+def log_command(source: str, lines: int) -> tuple[str, ...]:
+    """What to run on the node."""
+    if source == "kernel":
+        return ("dmesg", "--time-format", "iso")
+    return ("journalctl", "--unit", UNIT, "--lines", str(lines), "--no-pager", "--output", "short-iso")
+
+
+def _by_ssh(node: Node, command: tuple[str, ...]) -> str:
+    sudo = () if node.ssh_user == "root" else ("sudo", "-n", "--")
+    argv = ssh_argv(node, (*sudo, *command), batch=True)
+    try:
+        done = subprocess.run(
+            argv, capture_output=True, timeout=LOGS_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+        )
+    except subprocess.TimeoutExpired:
+        raise LabError(
+            f"{node.name}: no log within {LOGS_TIMEOUT_S:g} s", "labctl logs --console needs no SSH"
+        ) from None
+    if done.returncode != 0:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        what = (
+            "SSH failed" if done.returncode == SSH_BROKE else f"{command[0]} ended with status {done.returncode}"
+        )
+        raise LabError(f"{node.name}: {what}: {said[-1] if said else 'no message'}")
+    return done.stdout.decode(errors="replace")
+
+
+def _console(session: Session, node: Node) -> str:
+    path = session.provider().console(node.name)
+    if path is None:
+        raise UnsupportedError(
+            f"{node.name}: provider {session.provider().kind} has no serial console", "try --kernel or --agent"
+        )
+    return console_text(path)
+
+
+def console_text(path: Path) -> str:
+    """The text of a serial console, without what moves cursors and paints colours."""
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return ""
+    return _CONTROL.sub("", raw.decode(errors="replace").replace("\r\n", "\n"))
+
+
+@click.command("power", cls=LabCommand)
+@node_argument()
+@click.argument("action", type=click.Choice(["off", "on", "cycle"]))
+@pass_session
+def power(session: Session, node: str, action: str) -> int:
+    """Cut a node's power, without a shutdown, or give it back."""
+    name = session.node(node).name
+    provider = session.provider()
+    if not isinstance(provider, PowerSwitch):
+        raise UnsupportedError(
+            f"provider {provider.kind} cannot switch the power of {name}", "use the machine's own management"
+        )
+    if action in ("off", "cycle"):
+        provider.power_off(name, session.progress)
+    if action in ("on", "cycle"):
+        provider.power_on(name, session.progress)
+        with session.progress.task(f"waiting for {name}"):
+            session.tools.ready(session.lab)(session.node(name))
+    state = "off" if action == "off" else "on"
+    session.answer({"node": name, "power": state}, f"{name} is {state}")
+    return ExitCode.PASS
+
+
+COMMANDS = (ssh, logs, power)

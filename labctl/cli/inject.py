@@ -1,0 +1,174 @@
+"""`labctl inject FAULT`: one subcommand a fault, its options made from the fault's model."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from labctl.cli.base import LabCommand, LabGroup, session_of
+from labctl.cli.options import duration_option, nodes_option
+from labctl.cli.parameters import example_lines, given_parameters, option_for, parameters_of
+from labctl.cli.planting import Request, plan_everywhere, plant_everywhere
+from labctl.cli.session import Session
+from labctl.errors import UnsupportedError, UsageError
+from labctl.report.injections import injected_text
+from labctl.report.plans import plan_text
+from labctl.report.text import labelled
+from node_agent.api.views import PlanView
+from node_agent.catalog import catalog
+from node_agent.errors import Refusal
+from node_agent.fault import Fault, build_fault
+from node_agent.injection import ID_PATTERN, InjectionView
+
+ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
+RANDOM_SEED_LIMIT = 2**32
+"""Random seeds stay short enough to be typed again."""
+
+RESERVED = {"nodes", "lease_s", "plan", "injection_id", "lab", "transport", "json", "help"}
+
+
+def new_injection_id() -> str:
+    """Eight characters of lower-case base32: 40 random bits."""
+    return "".join(secrets.choice(ID_ALPHABET) for _ in range(8))
+
+
+class InjectGroup(LabGroup):
+    """Its commands are the faults of the catalogue, found when they are asked for."""
+
+    noun = "fault"
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(catalog())
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        fault = catalog().get(cmd_name.replace("-", "_"))
+        return fault_command(fault) if fault else None
+
+
+def fault_command(fault: type[Fault]) -> click.Command:
+    """The subcommand of a fault."""
+    parameters = parameters_of(fault)
+    clash = RESERVED & {p.name for p in parameters}
+    if clash:
+        raise ValueError(f"fault {fault.name} has a field {clash.pop()!r}, which is an option of every fault")
+
+    @click.pass_context
+    def run(ctx: click.Context, /, **options: Any) -> int:
+        return inject(session_of(ctx), fault, options)
+
+    command: click.Command = click.command(
+        fault.name,
+        cls=LabCommand,
+        short_help=fault.summary,
+        help=f"{fault.summary}\n\nWhat an operator sees: {fault.operator_sees}",
+        epilog="\b\nExamples:\n" + "\n".join(f"  labctl inject {line}" for line in example_lines(fault)),
+        params=[option_for(p) for p in parameters],
+    )(_shared_options(run))
+    return command
+
+
+def _shared_options(function: Any) -> Any:
+    for decorator in (
+        click.option("--id", "injection_id", metavar="ID", callback=_check_id,
+                     help="Id of the injection; giving it again is the same injection.  [default: random]"),
+        click.option("--plan", is_flag=True, help="Only say what would be done; change nothing."),
+        duration_option(required=False, help="Lease, after which the fault heals by itself.  [default: 15m]"),
+        nodes_option(required=True, help="Node to plant it on; may be repeated."),
+    ):  # fmt: skip
+        function = decorator(function)
+    return function
+
+
+def _check_id(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is not None and not re.match(ID_PATTERN, value):
+        raise click.BadParameter(f"{value!r}; allowed: 3 to 32 lower-case letters, digits and hyphens", ctx, param)
+    return value
+
+
+def build_request(fault: type[Fault], options: Mapping[str, Any]) -> Request:
+    """What is asked of every node. Raises :class:`UsageError` naming the parameter that is wrong."""
+    given = given_parameters(options, parameters_of(fault))
+    given.setdefault("seed", secrets.randbelow(RANDOM_SEED_LIMIT))
+    try:
+        built = build_fault(fault, given)
+    except Refusal as refusal:
+        field = refusal.field.split(".")[0]
+        what = refusal.message.removeprefix(f"{fault.name}: {refusal.field}: ").removeprefix("Value error, ")
+        name = "--" + field.replace("_", "-") if field in fault.model_fields else "parameters"
+        raise UsageError(
+            f"{name}: {what}",
+            refusal.allowed or f"see: labctl inject {fault.name} --help",
+        ) from None
+    return Request(
+        id=options.get("injection_id") or new_injection_id(),
+        fault=fault.name,
+        parameters=built.model_dump(mode="json"),
+        lease_s=options.get("lease_s") or 0.0,
+    )
+
+
+def inject(session: Session, fault: type[Fault], options: Mapping[str, Any]) -> int:
+    """Plan on every node, then plant on every node, or on none."""
+    nodes = session.nodes(options["nodes"])
+    request = build_request(fault, options)
+    plans = plan_everywhere(session, nodes, request)
+    if options["plan"]:
+        _show_plans(session, request, plans)
+        return 3 if any(plan.missing for plan in plans.values()) else 0
+    _refuse_missing(request, plans)
+    planted = plant_everywhere(session, nodes, request)
+    _show_planted(session, request, plans, planted)
+    return 0
+
+
+def _refuse_missing(request: Request, plans: Mapping[str, PlanView]) -> None:
+    lacking = [(node, m) for node, plan in plans.items() for m in plan.missing]
+    if not lacking:
+        return
+    reasons = "; ".join(f"{node} lacks {m.capability} ({m.reason})" for node, m in lacking)
+    remedies = "; ".join(dict.fromkeys(m.remedy for _, m in lacking if m.remedy))
+    raise UnsupportedError(f"{request.fault} cannot be done: {reasons}; nothing was changed", remedies)
+
+
+def _show_plans(session: Session, request: Request, plans: Mapping[str, PlanView]) -> None:
+    data = {
+        "id": request.id,
+        "changed": False,
+        "plans": _plans_data(plans),
+    }
+    session.answer(data, "\n\n".join(plan_text(node, plan) for node, plan in plans.items()))
+
+
+def _show_planted(
+    session: Session, request: Request, plans: Mapping[str, PlanView], planted: Mapping[str, InjectionView]
+) -> None:
+    now = dt.datetime.now()
+    data = {
+        "id": request.id,
+        "injections": [one.model_dump(mode="json") for one in planted.values()],
+        "plans": _plans_data(plans),
+    }
+    texts = [injected_text(one, plans.get(node), now) for node, one in planted.items()]
+    hints = [
+        ("watch it", session.command(f"watch {request.id}")),
+        ("heal it", session.command(f"recover {request.id}")),
+    ]
+    session.answer(data, "\n\n".join([*texts, "\n".join(labelled(hints, ""))]))
+
+
+def _plans_data(plans: Mapping[str, PlanView]) -> list[dict[str, Any]]:
+    return [{"node": node, **plan.model_dump(mode="json")} for node, plan in plans.items()]
+
+
+inject_group = InjectGroup(
+    "inject",
+    help="Plant a fault on one or more nodes. Every fault has a lease and heals by itself when it ends.",
+    subcommand_metavar="FAULT --node NODE [OPTIONS]",
+)
+
+COMMANDS = (inject_group,)

@@ -1,0 +1,144 @@
+"""Injections that are there: list, watch, recover, extend, stop."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+
+import click
+
+from labctl.cli.base import LabCommand, pass_session
+from labctl.cli.fleet import ask_all, failure, names_of, warn_all
+from labctl.cli.options import complete_injections, duration_option, injection_argument, nodes_option
+from labctl.cli.recovering import Outcome, find_injections, recover_everything, recover_ids
+from labctl.cli.session import Session
+from labctl.errors import ExitCode, LabctlError, UsageError
+from labctl.lab.model import Node
+from labctl.report.injections import injections_table, lease_text, recovered_line
+
+
+@click.command("injections", cls=LabCommand)
+@click.option("--all", "ended", is_flag=True, help="Also those that are over.")
+@nodes_option(required=False, help="Only this node; may be repeated.")
+@pass_session
+def injections(session: Session, ended: bool, nodes: tuple[str, ...]) -> int:
+    """List the injections of all nodes."""
+    answers = find_injections(session, session.nodes(nodes), ended=ended)
+    found = [one for several in answers.good.values() for one in several]
+    warn_all(answers.bad)
+    data = {"injections": [one.model_dump(mode="json") for one in found], "unreachable": _errors_data(answers.bad)}
+    nothing = "no injections" if ended else "no live injections"
+    session.answer(data, injections_table(found, dt.datetime.now()) if found else nothing)
+    return ExitCode.LAB_BROKE if answers.bad else ExitCode.PASS
+
+
+@click.command("recover", cls=LabCommand)
+@click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=complete_injections)
+@click.option("--all", "everything", is_flag=True, help="Everything on every node of the lab.")
+@nodes_option(required=False, help="Everything on this node; may be repeated.")
+@pass_session
+def recover(session: Session, ids: tuple[str, ...], everything: bool, nodes: tuple[str, ...]) -> int:
+    """Take injections back: by id, by node, or all.
+
+    An id is searched on all nodes of the lab. Ends with 75 where something could not be undone or a node could not
+    be asked.
+    """
+    if sum((bool(ids), everything, bool(nodes))) != 1:
+        raise UsageError(
+            "give injection ids, or --node, or --all: exactly one of them", "see: labctl recover --help"
+        )
+    chosen = session.nodes(nodes)
+    with session.progress.task(f"recovering {', '.join(ids) or 'everything'} on {names_of(chosen)}"):
+        outcome = recover_ids(session, chosen, ids) if ids else recover_everything(session, chosen)
+    return report_outcome(session, outcome)
+
+
+@click.command("stop", cls=LabCommand)
+@click.option("--clear", is_flag=True, help="Allow new faults again.")
+@pass_session
+def stop(session: Session, clear: bool) -> int:
+    """Heal everything on all nodes and refuse new faults.
+
+    Until `labctl stop --clear` allows them again.
+    """
+    nodes = session.nodes()
+    if clear:
+        return _clear(session, nodes)
+    with session.progress.task(f"recovering everything on {names_of(nodes)}"):
+        outcome = recover_everything(session, nodes, stop=True)
+    stopped = [node.name for node in nodes if node.name not in outcome.unreachable]
+    again = session.command("stop --clear")
+    tail = f"new faults are refused on {', '.join(stopped)} until: {again}" if stopped else ""
+    return report_outcome(session, outcome, tail, stopped=stopped)
+
+
+def _clear(session: Session, nodes: Sequence[Node]) -> int:
+    answers = ask_all(nodes, lambda node: session.agent(node).recover(stop="clear"))
+    if answers.bad:
+        raise failure(answers, f"cleared on: {', '.join(answers.good) or 'no node'}")
+    session.answer({"stopped": []}, f"new faults are allowed on {', '.join(answers.good)}")
+    return ExitCode.PASS
+
+
+@click.command("extend", cls=LabCommand)
+@injection_argument()
+@duration_option(required=True, help="The new lease, counted from now.")
+@pass_session
+def extend(session: Session, injection_id: str, lease_s: float) -> int:
+    """Give a live injection a new lease, counted from now."""
+    holders = require_injection(session, injection_id)
+    answers = ask_all(holders, lambda node: session.agent(node).extend(injection_id, lease_s))
+    if answers.bad:
+        raise failure(answers, f"extended on: {', '.join(answers.good) or 'no node'}")
+    now = dt.datetime.now()
+    data = {"injections": [one.model_dump(mode="json") for one in answers.good.values()]}
+    lines = [f"{one.id} ({one.fault} on {one.node}): {lease_text(one, now)}" for one in answers.good.values()]
+    session.answer(data, "\n".join(lines))
+    return ExitCode.PASS
+
+
+def require_injection(session: Session, injection_id: str) -> tuple[Node, ...]:
+    """The nodes that know an injection. Raises :class:`UsageError` where none does, saying who was not asked."""
+    nodes = session.nodes()
+    answers = find_injections(session, nodes, [injection_id], ended=True)
+    holders = tuple(node for node in nodes if answers.good.get(node.name))
+    if holders:
+        warn_all(answers.bad)
+        return holders
+    if answers.bad:
+        raise failure(answers, f"injection {injection_id} is not on the nodes that answered")
+    raise UsageError(
+        f"no node of lab {session.lab!r} has an injection {injection_id!r}", session.command("injections --all")
+    )
+
+
+def report_outcome(session: Session, outcome: Outcome, tail: str = "", *, stopped: Sequence[str] = ()) -> int:
+    """Say what was healed and what was not; 75 where a node is, or may be, dirty."""
+    code = ExitCode.PASS if outcome.clean else ExitCode.NODE_DIRTY
+    data = {
+        "recovered": [one.model_dump(mode="json") for one in outcome.recovered],
+        "stuck": [one.model_dump(mode="json") for one in outcome.stuck],
+        "not_found": list(outcome.absent),
+        "unreachable": _errors_data(outcome.unreachable),
+        "stopped": list(stopped),
+        "exit_code": int(code),
+    }
+    session.answer(data, "\n".join(_outcome_lines(outcome, tail)))
+    warn_all(outcome.unreachable, "; its faults heal when their leases end")
+    return code
+
+
+def _outcome_lines(outcome: Outcome, tail: str) -> list[str]:
+    lines = [recovered_line(one) for one in (*outcome.recovered, *outcome.stuck)]
+    where = " on the nodes that answered" if outcome.unreachable else " on any node"
+    lines += [f"{absent}: nothing to recover, no such injection{where}" for absent in outcome.absent]
+    if not lines and not outcome.unreachable:
+        lines = ["nothing to recover: no live injections"]
+    return [*lines, *([tail] if tail else [])]
+
+
+def _errors_data(errors: Mapping[str, LabctlError]) -> dict[str, str]:
+    return {name: error.message for name, error in errors.items()}
+
+
+COMMANDS = (injections, recover, stop, extend)

@@ -1,0 +1,220 @@
+"""The lab itself: bring it up, take it back, end it, look at it."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from pydantic import ValidationError
+from rich.text import Text
+
+from labctl.cli.base import LabCommand, pass_session
+from labctl.cli.fleet import ask_all
+from labctl.cli.session import Session
+from labctl.errors import ExitCode, LabctlError, UsageError
+from labctl.invalid import first_problem
+from labctl.lab.inventory import read_inventory
+from labctl.lab.model import LAB_NAME, LabOptions, Node, NodeStatus, Provider
+from labctl.lab.ssh import TakesHosts
+from labctl.report.status import NodeReport, reports_table
+from labctl.report.text import plain_table
+
+STATUS_TIMEOUT_S = 10.0
+"""How long `labctl status` waits for an agent before it calls it silent."""
+
+_OPTION_NAMES = {"memory_mib": "--memory", "data_mib": "--data-size", "nodes": "--nodes", "cpus": "--cpus"}
+
+
+def _shown(field: str) -> str:
+    """Default and range of a field of :class:`LabOptions`, for help texts."""
+    schema = LabOptions.model_json_schema()["properties"][field]
+    return f"[default: {schema['default']}; {schema['minimum']} to {schema['maximum']}]"
+
+
+@click.command("up", cls=LabCommand)
+@click.option("--nodes", type=int, metavar="N", help=f"How many nodes.  {_shown('nodes')}")
+@click.option("--memory", "memory_mib", type=int, metavar="MIB", help=f"Memory of a node.  {_shown('memory_mib')}")
+@click.option("--data-size", "data_mib", type=int, metavar="MIB", help=f"Its data disk.  {_shown('data_mib')}")
+@click.option("--cpus", type=int, metavar="N", help=f"Its processors.  {_shown('cpus')}")
+@click.option(
+    "--filesystem",
+    "data_filesystem",
+    type=click.Choice(["ext4", "xfs"]),
+    help="File system of the data disk.  [default: ext4]",
+)
+@click.option("--internet", is_flag=True, help="Let the nodes reach the internet.")
+@click.option("--bare", is_flag=True, help="Without the agent, for `labctl node install`.")
+@click.option(
+    "--provider", "kind", type=click.Choice(["qemu", "ssh"]), help="Where nodes come from.  [default: qemu]"
+)
+@click.option(
+    "--inventory",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Hosts of provider ssh (TOML).",
+)
+@pass_session
+def up(session: Session, /, kind: str | None, inventory: Path | None, **given: Any) -> int:
+    """Bring the lab up.
+
+    From its snapshot in seconds where there is one, by booting the nodes where not.
+
+    With --provider ssh: take the hosts of an inventory into the lab and check that they can be reached.
+    """  # fmt: skip
+    options = lab_options(given)
+    provider = _provider(session, kind, inventory, options)
+    provider.up(options, session.tools.ready(session.lab), session.progress)
+    return show_status(session, provider.status())
+
+
+def lab_options(given: Mapping[str, Any]) -> LabOptions | None:
+    """The options of `labctl up`; None where none was given. Raises :class:`UsageError` naming the option."""
+    wanted = {k: v for k, v in given.items() if k != "bare" and v not in (None, False)}
+    if given.get("bare"):
+        wanted["agent"] = False
+    try:
+        return LabOptions(**wanted) if wanted else None
+    except ValidationError as error:
+        raise UsageError(first_problem(error, _OPTION_NAMES), "see: labctl up --help") from None
+
+
+def _provider(session: Session, kind: str | None, inventory: Path | None, options: LabOptions | None) -> Provider:
+    """The lab to bring up: the one there is, or a new one. Nothing is made before all input is good."""
+    known = session.lab in session.tools.list_labs()
+    has = session.provider().kind if known else kind or ("ssh" if inventory else "qemu")
+    if kind and kind != has:
+        raise UsageError(f"--provider {kind}: lab {session.lab!r} has provider {has}", "choose another --lab NAME")
+    if has != "ssh":
+        if inventory:
+            raise UsageError("--inventory is for provider ssh", "add --provider ssh, and a --lab NAME of its own")
+        return session.provider() if known else _new_lab(session, has)
+    if options is not None:
+        raise UsageError("provider ssh takes its nodes as they are", "leave out the options that shape machines")
+    if inventory is None:
+        if known:
+            return session.provider()
+        raise UsageError(
+            "--inventory: a lab of provider ssh needs one",
+            "--inventory hosts.toml, with [nodes.NAME] tables: address, user, key …",
+        )
+    return take_inventory(session, inventory)
+
+
+def take_inventory(session: Session, inventory: Path) -> Provider:
+    """Make the hosts of an inventory the nodes of the lab, which is made where it is not there yet."""
+    hosts = read_inventory(inventory)
+    known = session.lab in session.tools.list_labs()
+    provider = session.provider() if known else _new_lab(session, "ssh")
+    if not isinstance(provider, TakesHosts):
+        raise UsageError(
+            f"--inventory: lab {session.lab!r} has provider {provider.kind}", "choose another --lab NAME"
+        )
+    provider.set_hosts(hosts)
+    return provider
+
+
+def _new_lab(session: Session, kind: str) -> Provider:
+    if not re.match(LAB_NAME, session.lab):
+        raise UsageError(
+            f"--lab: {session.lab!r} is no lab name", "allowed: up to 31 lower-case letters, digits, hyphens"
+        )
+    return session.tools.create_lab(session.lab, kind)
+
+
+@click.command("reset", cls=LabCommand)
+@pass_session
+def reset(session: Session) -> int:
+    """Take all nodes back to the golden snapshot: memory and disks."""
+    provider = session.provider()
+    provider.reset(session.tools.ready(session.lab), session.progress)
+    return show_status(session, provider.status())
+
+
+@click.command("down", cls=LabCommand)
+@click.option("--destroy", is_flag=True, help="Also delete the lab: disks, snapshot, certificates.")
+@pass_session
+def down(session: Session, destroy: bool) -> None:
+    """End everything the lab runs.
+
+    Disks and snapshot stay: `labctl up` goes on from there.
+    """
+    provider = session.provider()
+    if destroy:
+        provider.destroy(session.progress)
+    else:
+        provider.down(session.progress)
+    done = "destroyed" if destroy else "down"
+    session.answer({"lab": session.lab, "state": done}, f"lab {session.lab} is {done}")
+
+
+@click.command("status", cls=LabCommand)
+@pass_session
+def status(session: Session) -> int:
+    """Show every node: agent, live injections, clock."""
+    return show_status(session, session.provider().status())
+
+
+def show_status(session: Session, nodes: Sequence[NodeStatus]) -> int:
+    """Print the state of all nodes. 75 where a node is stuck, 70 where one that runs does not answer."""
+    running = {one.node.name: one for one in nodes if one.running}
+    answers = ask_all([one.node for one in running.values()], lambda node: _ask(session, node))
+    reports = [answers.good.get(one.node.name) or _silent(one, answers.bad.get(one.node.name)) for one in nodes]
+    data = {"lab": session.lab, "provider": session.provider().kind, "nodes": [one.data() for one in reports]}
+    session.answer(data, reports_table(reports))
+    if any(one.stuck for one in reports):
+        return ExitCode.NODE_DIRTY
+    return ExitCode.LAB_BROKE if answers.bad else ExitCode.PASS
+
+
+def _ask(session: Session, node: Node) -> NodeReport:
+    agent = session.agent(node)
+    live = agent.list(timeout_s=STATUS_TIMEOUT_S).injections  # also makes the connection, which takes its time
+    asked = time.time()
+    facts = agent.facts(timeout_s=STATUS_TIMEOUT_S)
+    answered = time.time()
+    stuck = sum(one.state == "stuck" for one in live)
+    return NodeReport(
+        name=node.name,
+        address=node.address,
+        running=True,
+        agent="answers",
+        agent_version=facts.agent_version,
+        live=len(live) - stuck,
+        stuck=stuck,
+        stopped=facts.stopped,
+        clock_offset_s=round(facts.clock_unix_s - (asked + answered) / 2, 3),
+        clock_uncertainty_s=round((answered - asked) / 2, 3),
+    )
+
+
+def _silent(one: NodeStatus, error: LabctlError | None) -> NodeReport:
+    return NodeReport(
+        name=one.node.name,
+        address=one.node.address,
+        running=one.running,
+        agent="silent" if error else "",
+        problem=error.message if error else one.detail,
+    )
+
+
+@click.command("labs", cls=LabCommand)
+@pass_session
+def labs(session: Session) -> None:
+    """List the labs on this machine."""
+    rows = []
+    for name in session.tools.list_labs():
+        provider = session.tools.open_lab(name)
+        nodes = provider.status()
+        rows.append({"lab": name, "provider": provider.kind, "nodes": len(nodes),
+                     "running": sum(one.running for one in nodes)})  # fmt: skip
+    table = plain_table("LAB", "PROVIDER", "NODES", "RUNNING")
+    for row in rows:
+        table.add_row(*(Text(str(value)) for value in row.values()))
+    session.answer({"labs": rows}, table if rows else "no labs yet; make one with: labctl up")
+
+
+COMMANDS = (up, reset, down, status, labs)

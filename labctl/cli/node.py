@@ -1,0 +1,176 @@
+"""`labctl node`: what one node is, what is left on it, and the agent's coming and going."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.table import Table
+from rich.text import Text
+
+from labctl.cli.base import LabGroup, pass_session
+from labctl.cli.lab import take_inventory
+from labctl.cli.options import node_argument
+from labctl.cli.session import Session
+from labctl.errors import ExitCode
+from labctl.lab.model import Node
+from labctl.report.duration import format_duration
+from labctl.report.injections import recovered_line
+from labctl.report.text import labelled, plain_table
+from node_agent.api.views import InjectionList, NodeFacts
+from node_agent.residue import Difference
+
+if TYPE_CHECKING:
+    from labctl.transport.client import AgentClient
+
+
+@click.group("node", cls=LabGroup)
+def node_group() -> None:
+    """Facts and residue of a node; install and remove its agent."""
+
+
+@node_group.command("facts")
+@node_argument()
+@pass_session
+def facts(session: Session, node: str) -> None:
+    """What a node is: kernel, system, agent, clock."""
+    found = session.agent(session.node(node)).facts()
+    session.answer(found.model_dump(mode="json"), facts_text(found))
+
+
+def facts_text(found: NodeFacts) -> str:
+    """Facts in words; the clock as a date, the time since boot as a duration."""
+    clock = dt.datetime.fromtimestamp(found.clock_unix_s, dt.UTC)
+    rows = [
+        ("node", found.node),
+        ("system", found.os),
+        ("kernel", found.kernel),
+        ("up for", format_duration(found.boottime_s // 1)),
+        ("clock", f"{clock:%Y-%m-%d %H:%M:%S} UTC"),
+        ("machine", f"{found.cpus} CPU, {found.memory_mib} MiB"),
+        ("agent", f"{found.agent_version}, contract {found.contract}, Python {found.python}"),
+        ("new faults", "refused: labctl stop is in force" if found.stopped else "allowed"),
+        ("boot id", found.boot_id),
+    ]
+    return "\n".join(labelled(rows, ""))
+
+
+@node_group.command("residue")
+@node_argument()
+@pass_session
+def residue(session: Session, node: str) -> int:
+    """What differs on a node from before its first fault.
+
+    And whose it is: a live injection's, somebody else's, or residue, which ends with 75.
+    """
+    entries = session.agent(session.node(node)).residue()
+    left = [one for one in entries if not one.injection and not one.foreign]
+    code = ExitCode.NODE_DIRTY if left else ExitCode.PASS
+    data = {"node": node, "entries": [one.model_dump(mode="json") for one in entries], "exit_code": int(code)}
+    session.answer(data, _residue_table(entries) if entries else f"{node}: no residue, everything is as it was")
+    return code
+
+
+def whose(entry: Difference) -> str:
+    """Who a difference belongs to, in words."""
+    if entry.injection:
+        return f"live injection {entry.injection}"
+    return "somebody else's" if entry.foreign else "RESIDUE"
+
+
+def _residue_table(entries: Sequence[Difference]) -> Table:
+    table = plain_table("WHOSE", "KIND", "ITEM", "BEFORE", "NOW")
+    for one in entries:
+        words = (whose(one), one.category, one.item, one.before or "absent", one.after or "absent")
+        table.add_row(*(Text(word) for word in words))
+    return table
+
+
+class _AgentOverSsh:
+    """:class:`labctl.lab.install.Agent`: asked over SSH, the way that is open anyway."""
+
+    def __init__(self, session: Session, node: Node) -> None:
+        self._session, self._node = session, node
+
+    def _ask(self, question: Callable[[AgentClient], InjectionList]) -> InjectionList:
+        from labctl.transport.client import AgentClient
+
+        with self._session.tools.transport(self._session.lab, self._node, "ssh") as transport:
+            return question(AgentClient(transport))
+
+    def live(self) -> Sequence[str]:
+        """Ids of live injections."""
+        return [one.id for one in self._ask(lambda agent: agent.list()).injections]
+
+    def heal(self) -> Sequence[str]:
+        """Recover everything and refuse new faults; tells what is stuck."""
+        answer = self._ask(lambda agent: agent.recover(stop="set"))
+        return [recovered_line(one) for one in answer.injections if one.state != "recovered"]
+
+
+@node_group.command("install")
+@node_argument()
+@click.option(
+    "--inventory",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Take this inventory into the lab first (provider ssh).",
+)
+@pass_session
+def install_command(session: Session, node: str, inventory: Path | None) -> None:
+    """Put the agent on a node over SSH, or update the one there.
+
+    The node downloads nothing. Refused while injections are live on it.
+    """
+    from labctl.lab.bundle import build_bundle
+    from labctl.lab.install import install
+
+    if inventory:
+        take_inventory(session, inventory)
+    found = session.node(node)
+
+    def files() -> Mapping[str, bytes]:
+        return session.tools.authority(session.lab).node_files(node)
+
+    with session.progress.task(f"installing the agent on {node}") as task, session.tools.remote(found) as remote:
+        install(
+            remote,
+            files=files,
+            bundler=build_bundle,
+            agent=_AgentOverSsh(session, found),
+            ready=session.tools.answering(session.lab),
+            task=task,
+        )
+    facts_now = session.agent(found).facts()
+    version, doctor = facts_now.agent_version, session.command(f"doctor --node {node}")
+    session.answer(
+        {"node": node, "agent_version": version}, f"{node} has agent {version}, and it answers; next: {doctor}"
+    )
+
+
+@node_group.command("remove")
+@node_argument()
+@pass_session
+def remove_command(session: Session, node: str) -> None:
+    """Recover everything on a node, then take the agent off it.
+
+    With all its files. Ends with 75, and removes nothing, where something cannot be undone.
+    """
+    from labctl.lab.install import remove
+
+    found = session.node(node)
+    with session.progress.task(f"removing the agent from {node}") as task, session.tools.remote(found) as remote:
+        kept = remove(remote, _AgentOverSsh(session, found), task)
+    data = {"node": node, "removed": kept is not None, "kept": list(kept or ())}
+    if kept is None:
+        text = f"{node} has no agent: nothing to remove"
+    else:
+        text = f"{node}: the agent and all its files are gone"
+        text += f"; not the agent's, kept: {', '.join(kept)}" if kept else ""
+    session.answer(data, text)
+
+
+COMMANDS = (node_group,)

@@ -1,0 +1,82 @@
+"""Options and arguments that several commands share, with their shell completion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from labctl.cli.base import session_of
+from labctl.cli.fleet import ask_all
+from labctl.errors import LabctlError
+from labctl.report.duration import parse_duration
+from node_agent.injection import InjectionView
+
+COMPLETION_TIMEOUT_S = 2.0
+"""How long a shell waits for injection ids before it offers none."""
+
+Decorator = Callable[[Any], Any]
+
+
+class DurationType(click.ParamType[float]):
+    """A duration with a unit; gives seconds."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The lab's nodes that begin so."""
+    try:
+        nodes = session_of(ctx).nodes()
+    except LabctlError:
+        return []
+    return [node.name for node in nodes if node.name.startswith(incomplete)]
+
+
+def complete_injections(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Ids of live injections, with fault and node as help; none where the agents do not answer at once."""
+    session = session_of(ctx)
+    try:
+        nodes = session.nodes()
+        answers = ask_all(nodes, lambda node: session.agent(node).list(timeout_s=COMPLETION_TIMEOUT_S))
+    except LabctlError:
+        return []
+    live: dict[str, InjectionView] = {one.id: one for reply in answers.good.values() for one in reply.injections}
+    return [
+        CompletionItem(one.id, help=f"{one.fault} on {one.node}")
+        for one in live.values()
+        if one.id.startswith(incomplete)
+    ]
+
+
+def nodes_option(*, required: bool, help: str) -> Decorator:
+    """`--node`, repeated."""
+    return click.option(
+        "--node", "-n", "nodes", multiple=True, required=required, metavar="NODE", help=help,
+        shell_complete=complete_nodes,
+    )  # fmt: skip
+
+
+def node_argument() -> Decorator:
+    """One node."""
+    return click.argument("node", metavar="NODE", shell_complete=complete_nodes)
+
+
+def injection_argument() -> Decorator:
+    """One injection."""
+    return click.argument("injection_id", metavar="ID", shell_complete=complete_injections)
+
+
+def duration_option(*, required: bool, help: str) -> Decorator:
+    """`--for`."""
+    return click.option("--for", "lease_s", type=DurationType(), required=required, metavar="DURATION", help=help)

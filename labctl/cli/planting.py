@@ -1,0 +1,117 @@
+"""Planting one fault on several nodes: on all of them, or on none.
+
+All nodes share one injection id, so that one `labctl recover` heals all. When a node fails, or the user presses
+Ctrl-C, what was planted elsewhere is taken back before labctl ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from labctl.cli.fleet import Answers, Round, ask_all, failure, names_of
+from labctl.cli.recovering import Outcome, recover_ids
+from labctl.cli.session import Session
+from labctl.errors import LabctlError, NodeDirtyError, UnsupportedError, UsageError
+from labctl.lab.model import Node
+from labctl.report.duration import format_duration
+from node_agent.api.views import PlanView
+from node_agent.injection import InjectionView
+from node_agent.leases import DEFAULT_LEASE_S
+
+SETTLE_S = 30.0
+"""After Ctrl-C: how long a node that is just planting may take to finish, so that it can be told to recover."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What every node is asked to plant."""
+
+    id: str
+    fault: str
+    parameters: Mapping[str, Any]
+    lease_s: float
+
+    @property
+    def lease_text(self) -> str:
+        """The lease in words."""
+        return format_duration(self.lease_s or DEFAULT_LEASE_S)
+
+
+def plan_everywhere(session: Session, nodes: Sequence[Node], request: Request) -> dict[str, PlanView]:
+    """The plan of each node; none for a node that has this very injection already. Raises where one refuses."""
+
+    def ask(node: Node) -> PlanView | None:
+        agent = session.agent(node)
+        if agent.list(ended=True, ids=(request.id,)).injections:
+            return None
+        return agent.plan(request.id, request.fault, request.parameters)
+
+    with session.progress.task(f"planning {request.fault} on {names_of(nodes)}"):
+        answers = ask_all(nodes, ask)
+    if answers.bad:
+        raise failure(answers, "nothing was changed")
+    return {node: plan for node, plan in answers.good.items() if plan is not None}
+
+
+def plant_everywhere(session: Session, nodes: Sequence[Node], request: Request) -> dict[str, InjectionView]:
+    """Plant on all nodes in parallel. Raises after everything was taken back where one of them fails."""
+
+    def ask(node: Node) -> InjectionView:
+        return session.agent(node).apply(request.id, request.fault, request.parameters, request.lease_s)
+
+    with session.progress.task(f"planting {request.fault} on {names_of(nodes)}"):
+        asked = Round(nodes, ask)
+        try:
+            answers = asked.answers()
+        except KeyboardInterrupt:
+            _take_back_after_interrupt(session, nodes, request, asked)
+            raise
+    if answers.bad:
+        raise _take_back(session, nodes, request, answers)
+    return dict(answers.good)
+
+
+def _take_back(
+    session: Session, nodes: Sequence[Node], request: Request, answers: Answers[InjectionView]
+) -> LabctlError:
+    """Recover wherever the fault is, or may be, and say what failed."""
+    refused = {n for n, error in answers.bad.items() if isinstance(error, UsageError | UnsupportedError)}
+    concerned = [node for node in nodes if node.name not in refused]
+    outcome = recover_ids(session, concerned, [request.id])
+    failed = failure(answers, _taken_back_text(outcome, request, set(answers.good)))
+    if outcome.clean:
+        return failed
+    return NodeDirtyError(failed.message, session.command("injections"))
+
+
+def _taken_back_text(outcome: Outcome, request: Request, planted: set[str]) -> str:
+    parts = []
+    healed = sorted({one.node for one in outcome.recovered} & planted)
+    if healed:
+        parts.append(f"taken back on {', '.join(healed)}")
+    parts += [f"STUCK on {one.node}: {'; '.join(one.residue)}" for one in outcome.stuck]
+    if outcome.unreachable:
+        lost = ", ".join(outcome.unreachable)
+        parts.append(f"{lost} cannot be asked: if the fault got there, it heals within {request.lease_text}")
+    return "; ".join(parts) or "no node has the fault"
+
+
+def _take_back_after_interrupt(
+    session: Session, nodes: Sequence[Node], request: Request, asked: Round[InjectionView]
+) -> None:
+    """Ctrl-C while planting: let the nodes finish, then recover by id. Raises where a node stays dirty."""
+    where = names_of(nodes)
+    session.progress.note(f"interrupted: taking {request.id} back on {where}")
+    try:
+        asked.settle(SETTLE_S)
+        outcome = recover_ids(session, nodes, [request.id])
+    except KeyboardInterrupt:
+        raise NodeDirtyError(
+            f"interrupted again: {request.id} may be live on {where}; it heals within {request.lease_text}",
+            session.command(f"recover {request.id}"),
+        ) from None
+    if not outcome.clean:
+        text = _taken_back_text(outcome, request, {node.name for node in nodes})
+        raise NodeDirtyError(f"interrupted; {text}", session.command("injections"))

@@ -1,0 +1,145 @@
+"""What every command works with: which lab, how to reach its nodes, how to answer.
+
+The world is behind :class:`Tools`, so that tests run every command against a lab made of plain objects.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import click
+from rich.console import Console, RenderableType
+
+from labctl.errors import UsageError
+from labctl.lab.model import Node, Provider, Ready
+from labctl.progress import Progress, SilentProgress, progress_for_stderr
+
+if TYPE_CHECKING:  # gRPC and cryptography are for commands that talk to nodes, not for --help
+    from contextlib import AbstractContextManager
+
+    from labctl.lab.remote import Remote
+    from labctl.lab.selfcheck import Check
+    from labctl.pki import LabAuthority
+    from labctl.transport.base import Kind, Transport
+    from labctl.transport.client import AgentClient
+
+DEFAULT_LAB = "default"
+PIPE_WIDTH = 240
+"""Columns of a table where there is no terminal to ask: wide enough not to fold what scripts read."""
+
+
+class Tools(Protocol):
+    """The world as commands see it. :class:`labctl.cli.world.RealTools` is the real one."""
+
+    def list_labs(self) -> Sequence[str]: ...
+    def open_lab(self, name: str) -> Provider: ...
+    def create_lab(self, name: str, kind: str) -> Provider: ...
+    def authority(self, lab: str) -> LabAuthority:
+        """The lab's certificate authority. Raises :class:`labctl.errors.LabError` where it has none."""
+
+    def transport(self, lab: str, node: Node, kind: Kind) -> Transport: ...
+    def ready(self, lab: str) -> Ready:
+        """What a provider calls for each node that it has booted or restored."""
+
+    def answering(self, lab: str) -> Ready:
+        """A wait for an agent that was just installed; changes nothing on the node."""
+
+    def check_machine(self, progress: Progress) -> tuple[Check, ...]:
+        """What this machine has and lacks for labs of virtual machines."""
+
+    def remote(self, node: Node) -> AbstractContextManager[Remote]:
+        """A login on a node, to run commands."""
+
+    def execute(self, argv: Sequence[str]) -> int:
+        """Become another program. Only ever returns in tests."""
+
+
+@dataclass
+class Session:
+    """One run of labctl. The global options set its first fields, wherever on the line they stand."""
+
+    tools: Tools
+    lab: str = DEFAULT_LAB
+    transport: Kind = "grpc"
+    json: bool = False
+    _provider: Provider | None = field(default=None, init=False)
+    _agents: dict[str, AgentClient] = field(default_factory=dict, init=False)
+    _open: ExitStack = field(default_factory=ExitStack, init=False)
+
+    @property
+    def progress(self) -> Progress:
+        """Where long work reports to: standard error, or nowhere under --json."""
+        return SilentProgress() if self.json else progress_for_stderr()
+
+    def provider(self) -> Provider:
+        """The lab that was named. Raises :class:`UsageError` with the nearest name where there is none."""
+        if self._provider is None:
+            labs = self.tools.list_labs()
+            if self.lab not in labs:
+                make = f"make it with: {self.command('up')}"
+                raise UsageError(f"there is no lab called {self.lab!r}", nearest(self.lab, labs, "labs", make))
+            self._provider = self.tools.open_lab(self.lab)
+        return self._provider
+
+    def nodes(self, names: Sequence[str] = ()) -> tuple[Node, ...]:
+        """The nodes of these names in this order, each once; all where no name is given."""
+        known = {node.name: node for node in self.provider().nodes()}
+        for name in names:
+            if name not in known:
+                raise UsageError(f"lab {self.lab!r} has no node {name!r}", nearest(name, known, "nodes"))
+        return tuple(known[name] for name in (dict.fromkeys(names) or known))
+
+    def node(self, name: str) -> Node:
+        """The node of that name."""
+        return self.nodes([name])[0]
+
+    def agent(self, node: Node) -> AgentClient:
+        """The agent of a node. One connection a node, ended by :meth:`close`."""
+        if node.name not in self._agents:
+            from labctl.transport.client import AgentClient
+
+            transport = self.tools.transport(self.lab, node, self.transport)
+            self._agents[node.name] = AgentClient(self._open.enter_context(transport))
+        return self._agents[node.name]
+
+    def close(self) -> None:
+        """End all connections."""
+        self._open.close()
+
+    def command(self, text: str) -> str:
+        """A labctl command line for this lab, to be shown to the user."""
+        return f"labctl {'' if self.lab == DEFAULT_LAB else f'--lab {self.lab} '}{text}"
+
+    def answer(self, data: Any, text: RenderableType | str) -> None:
+        """Print the answer to standard output: `data` under --json, `text` otherwise."""
+        if self.json:
+            click.echo(json.dumps(data, indent=2))
+        else:
+            show(text)
+
+
+def show(what: RenderableType | str) -> None:
+    """Print text or a table to standard output, without trailing blanks."""
+    if isinstance(what, str):
+        click.echo(what)
+        return
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    with console.capture() as captured:
+        console.print(what)
+    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def nearest(word: str, known: Iterable[str], what: str, otherwise: str = "") -> str:
+    """A hint for a name that is not known: the nearest ones, else `otherwise`, else all of them."""
+    names = list(known)
+    likeness = {name: difflib.SequenceMatcher(None, word, name).ratio() for name in names}
+    close = sorted((name for name in names if likeness[name] >= 0.5), key=lambda name: -likeness[name])[:3]
+    if close:
+        return f"did you mean {' or '.join(close)}?"
+    return otherwise or (f"{what}: {', '.join(names)}" if names else f"there are no {what}")

@@ -1,0 +1,82 @@
+"""The real world behind the commands: labs on disk, agents over gRPC or SSH, logins, programs.
+
+Imports are inside, because `labctl --help` and shell completion should not wait for gRPC and cryptography.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
+
+from labctl.lab.model import Node, Provider, Ready
+from labctl.progress import Progress
+
+if TYPE_CHECKING:
+    from labctl.lab.remote import Remote
+    from labctl.lab.selfcheck import Check
+    from labctl.pki import LabAuthority
+    from labctl.transport.base import Kind, Transport
+
+READY_TIMEOUT_S = 600.0
+"""How long a node may take to boot and probe its kernel: three emulated ones at once are slow."""
+
+ANSWER_TIMEOUT_S = 180.0
+"""How long an agent may take to start: importing gRPC on an emulated node is slow."""
+
+
+class RealTools:
+    """:class:`labctl.cli.session.Tools` for real."""
+
+    def list_labs(self) -> Sequence[str]:
+        from labctl.lab import store
+
+        return store.list_labs()
+
+    def open_lab(self, name: str) -> Provider:
+        from labctl.lab import store
+
+        return store.open_lab(name)
+
+    def create_lab(self, name: str, kind: str) -> Provider:
+        from labctl.lab import store
+
+        return store.create_lab(name, kind)
+
+    def authority(self, lab: str) -> LabAuthority:
+        from labctl.lab import store
+        from labctl.pki import LabAuthority
+
+        return LabAuthority.load(store.lab_dir(lab) / "pki")
+
+    def transport(self, lab: str, node: Node, kind: Kind) -> Transport:
+        from labctl.transport.connect import connect
+
+        return connect(node, None if kind == "ssh" else self.authority(lab), kind)
+
+    def ready(self, lab: str) -> Ready:
+        from labctl.transport.ready import make_ready
+
+        def ready(node: Node) -> None:
+            make_ready(self.authority(lab), READY_TIMEOUT_S)(node)
+
+        return ready
+
+    def answering(self, lab: str) -> Ready:
+        from labctl.lab.answering import make_answering
+
+        return make_answering(lambda node: self.transport(lab, node, "grpc"), ANSWER_TIMEOUT_S)
+
+    def check_machine(self, progress: Progress) -> tuple[Check, ...]:
+        from labctl.lab.selfcheck import check_machine
+
+        return check_machine(progress)
+
+    def remote(self, node: Node) -> AbstractContextManager[Remote]:
+        from labctl.lab.remote import connected
+
+        return connected(node)
+
+    def execute(self, argv: Sequence[str]) -> int:
+        os.execvp(argv[0], list(argv))  # noqa: S606 - argv, never a string

@@ -1,0 +1,101 @@
+"""Running commands on a node over SSH, for installing and removing the agent.
+
+Words arrive as they are given: sshd hands one string to a shell, so they are quoted. Nothing is written to a
+temporary file of the node: data goes through standard input.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING, Protocol
+
+from labctl.errors import LabError
+from labctl.lab.model import Node
+
+if TYPE_CHECKING:
+    import fabric
+    import paramiko
+
+CONNECT_TIMEOUT_S = 30.0
+COMMAND_TIMEOUT_S = 120.0
+_CHUNK = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Output:
+    """How a command on a node ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+
+class Remote(Protocol):
+    """A node one can run commands on."""
+
+    @property
+    def node(self) -> Node: ...
+
+    def run(
+        self, argv: Sequence[str], *, stdin: IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> Output:
+        """Run a command to its end, whatever its status. Raises :class:`LabError` where SSH breaks."""
+
+
+class SshRemote:
+    """A node over SSH. :func:`connected` makes and closes it."""
+
+    def __init__(self, node: Node, connection: fabric.Connection) -> None:
+        self.node, self._connection = node, connection
+
+    def run(
+        self, argv: Sequence[str], *, stdin: IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
+    ) -> Output:
+        """Run a command to its end, whatever its status. Raises :class:`LabError` where SSH breaks."""
+        import paramiko
+
+        try:
+            return self._run(shlex.join(argv), stdin, timeout_s)
+        except TimeoutError:
+            raise LabError(f"{self.node.name}: {argv[0]} did not end within {timeout_s:g} s") from None
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise LabError(f"{self.node.name}: the SSH connection broke during {argv[0]}: {error}") from None
+
+    def _run(self, command: str, stdin: IO[bytes] | None, timeout_s: float) -> Output:
+        channel: paramiko.Channel = self._connection.transport.open_session(timeout=CONNECT_TIMEOUT_S)
+        with channel:
+            channel.settimeout(timeout_s)
+            channel.exec_command(command)
+            _send(channel, stdin)
+            out, err = channel.makefile("rb").read(), channel.makefile_stderr("rb").read()
+            if not channel.status_event.wait(timeout_s):
+                raise TimeoutError
+            status = channel.recv_exit_status()
+        return Output(status, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+def _send(channel: paramiko.Channel, stdin: IO[bytes] | None) -> None:
+    """Send everything and end the input. A command that ends before has its status to say why."""
+    try:
+        while stdin is not None and (chunk := stdin.read(_CHUNK)):
+            channel.sendall(chunk)
+        channel.shutdown_write()
+    except TimeoutError:
+        raise
+    except OSError:
+        return
+
+
+@contextmanager
+def connected(node: Node) -> Iterator[Remote]:
+    """A login on a node. Raises :class:`LabError` where it cannot be reached or is not who it should be."""
+    from labctl.transport.login import log_in
+
+    connection = log_in(node, CONNECT_TIMEOUT_S)
+    try:
+        yield SshRemote(node, connection)
+    finally:
+        connection.close()

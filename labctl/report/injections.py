@@ -1,0 +1,147 @@
+"""Injections in an operator's words. Pure: values in, text or tables out."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from labctl.report.duration import format_duration
+from labctl.report.plans import parameters_text, reach_rows
+from labctl.report.text import count, labelled, plain_table
+from node_agent.api.views import PlanView
+from node_agent.fault import Evidence
+from node_agent.injection import InjectionView
+
+LOG_LINES = 8
+"""Kernel log lines shown of one injection; the rest is counted."""
+
+_NO_EVIDENCE = Evidence(armed=False, hits=0)
+_STYLES = {"active": "green", "stuck": "bold red", "recovered": "dim"}
+_REASONS = {
+    "recover": "on request",
+    "expired": "its lease ran out",
+    "stop": "by labctl stop",
+    "restart": "the agent restarted",
+    "agent stopped": "the agent was stopped",
+    "apply_failed": "it could not be planted",
+}
+
+
+def evidence_of(injection: InjectionView) -> Evidence:
+    """Its evidence; an unarmed nothing where the agent has none."""
+    return injection.evidence or _NO_EVIDENCE
+
+
+def ended_because(injection: InjectionView) -> str:
+    """Why it ended, in words."""
+    return _REASONS.get(injection.reason, injection.reason or "unknown")
+
+
+def _ends_at(injection: InjectionView, now: dt.datetime) -> str:
+    return f"{now + dt.timedelta(seconds=injection.expires_in_s):%H:%M:%S}"
+
+
+def lease_text(injection: InjectionView, now: dt.datetime) -> str:
+    """How long it still lasts and until when on the reader's clock, or why it is over."""
+    if injection.state == "active":
+        return f"{format_duration(round(injection.expires_in_s))} left, until {_ends_at(injection, now)}"
+    if injection.state in ("recovered", "stuck"):
+        return f"over, {ended_because(injection)}"
+    return "-"
+
+
+def hits_text(injection: InjectionView) -> str:
+    """How often it bit: a count, or that it is armed and waits."""
+    evidence = evidence_of(injection)
+    armed = evidence.armed and injection.state == "active"
+    return f"{evidence.hits} (armed)" if armed and not evidence.hits else str(evidence.hits)
+
+
+def injected_text(injection: InjectionView, plan: PlanView | None, now: dt.datetime) -> str:
+    """What has been planted on one node, and what it covers where it was planned just now."""
+    if injection.state != "active":
+        return f"{injection.fault} on {injection.node} is {injection.state}: {lease_text(injection, now)}"
+    evidence = evidence_of(injection)
+    lease = f"{format_duration(injection.lease_s)}, ends at {_ends_at(injection, now)} and then heals by itself"
+    rows = [
+        ("target", injection.target),
+        ("backend", injection.backend),
+        ("parameters", parameters_text(injection.parameters)),
+        ("lease", lease),
+        ("hits", _hits_sentence(evidence)),
+        *(reach_rows(plan) if plan else []),
+        *(("note", note) for note in evidence.notes),
+    ]
+    head = f"{injection.fault} is active on {injection.node}, injection {injection.id}"
+    return "\n".join([head, *labelled(rows), *log_lines(evidence)])
+
+
+def _hits_sentence(evidence: Evidence) -> str:
+    if not evidence.armed:
+        return f"{evidence.hits}, but the kernel does not show the fault any more"
+    if evidence.hits:
+        return f"{evidence.hits} so far: it bites"
+    return "0 so far: armed, it bites when its target is used"
+
+
+def log_lines(evidence: Evidence) -> list[str]:
+    """The kernel log lines a fault caused, the last of them where there are many."""
+    shown = evidence.log[-LOG_LINES:]
+    if not shown:
+        return []
+    some = f" (the last {len(shown)} of {len(evidence.log)} lines)" if len(evidence.log) > len(shown) else ""
+    gap = ["    (the kernel dropped lines in between)"] if evidence.log_gap else []
+    return [f"  kernel log{some}", *(f"    {line}" for line in shown), *gap]
+
+
+def _table(injections: Sequence[InjectionView], now: dt.datetime, last: str, cells: Sequence[str]) -> Table:
+    table = plain_table("ID", "NODE", "FAULT", "STATE", "HITS", "LEASE", last)
+    for one, cell in zip(injections, cells, strict=True):
+        state = Text(one.state, style=_STYLES.get(one.state, ""))
+        words = (one.id, one.node, one.fault, hits_text(one), lease_text(one, now), cell)
+        a, b, c, *rest = (Text(word) for word in words)
+        table.add_row(a, b, c, state, *rest)
+    return table
+
+
+def injections_table(injections: Sequence[InjectionView], now: dt.datetime) -> Table:
+    """Injections with their targets, one a row; what a stuck one left stands in the place of its target."""
+    cells = [f"LEFT: {'; '.join(one.residue)}" if one.state == "stuck" else one.target for one in injections]
+    return _table(injections, now, "TARGET", cells)
+
+
+def watch_table(injections: Sequence[InjectionView], now: dt.datetime) -> Table:
+    """The live view of a watch: every counter of each node."""
+    return _table(injections, now, "COUNTERS", [_counters(one, "\n") for one in injections])
+
+
+def _counters(injection: InjectionView, between: str) -> str:
+    return between.join(f"{key}={value}" for key, value in sorted(evidence_of(injection).counters.items()))
+
+
+def watch_line(injection: InjectionView, now: dt.datetime) -> str:
+    """One line of a watch where there is no terminal."""
+    hits = f"hits={evidence_of(injection).hits}"
+    parts = [f"{now:%H:%M:%S}", injection.node, injection.id, injection.state, hits, _counters(injection, " "),
+             lease_text(injection, now)]  # fmt: skip
+    return "  ".join(part for part in parts if part)
+
+
+def recovered_line(injection: InjectionView) -> str:
+    """What became of an injection that was to be recovered."""
+    name = f"{injection.id} ({injection.fault} on {injection.node})"
+    if injection.state == "recovered":
+        hits = count(evidence_of(injection).hits, "hit")
+        over = (
+            "recovered"
+            if injection.reason in ("recover", "stop")
+            else f"was over before, {ended_because(injection)}"
+        )
+        return f"{name}: {over}, {hits}, nothing left behind"
+    if injection.state == "stuck":
+        left = "; ".join(injection.residue) or injection.error or "the agent does not say what"
+        return f"{name}: STUCK, left behind: {left}"
+    return f"{name}: still {injection.state}"

@@ -1,0 +1,74 @@
+"""The state of a lab's nodes, for people and for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from labctl.report.duration import format_duration
+from labctl.report.text import plain_table
+
+IN_STEP_S = 0.1
+"""Clocks that are closer than this, and the time an answer takes, are told as being in step."""
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """What `labctl status` tells of one node. `agent`: "answers", "silent" or "" where nobody was asked."""
+
+    name: str
+    address: str
+    running: bool
+    agent: str = ""
+    problem: str = ""
+    agent_version: str = ""
+    live: int = 0
+    stuck: int = 0
+    stopped: bool = False
+    clock_offset_s: float | None = None
+    clock_uncertainty_s: float = 0.0
+
+    def data(self) -> dict[str, Any]:
+        """For --json."""
+        return asdict(self)
+
+
+def reports_table(reports: Sequence[NodeReport]) -> Table:
+    """One node a row."""
+    table = plain_table("NODE", "ADDRESS", "STATE", "AGENT", "FAULTS", "CLOCK", "NOTE")
+    for one in reports:
+        state = Text("running", style="green") if one.running else Text("off", style="dim")
+        table.add_row(one.name, one.address, state, _agent(one), _faults(one), clock_text(one), Text(_note(one)))
+    return table
+
+
+def _agent(one: NodeReport) -> Text:
+    if one.agent == "answers":
+        return Text(one.agent_version)
+    return Text(one.agent or "-", style="bold red" if one.agent else "")
+
+
+def _faults(one: NodeReport) -> Text:
+    if one.agent != "answers":
+        return Text("-")
+    parts = [f"{one.live} live"] if one.live else []
+    parts += [f"{one.stuck} STUCK"] if one.stuck else []
+    return Text(", ".join(parts) or "none", style="bold red" if one.stuck else "yellow" if one.live else "")
+
+
+def clock_text(one: NodeReport) -> str:
+    """How far the node's clock is from ours."""
+    if one.clock_offset_s is None:
+        return "-"
+    size = abs(one.clock_offset_s)
+    if size < IN_STEP_S + one.clock_uncertainty_s:
+        return "in step"
+    return f"{format_duration(round(size, 1))} {'ahead' if one.clock_offset_s > 0 else 'behind'}"
+
+
+def _note(one: NodeReport) -> str:
+    return one.problem or ("new faults refused: labctl stop is in force" if one.stopped else "")

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ log = logging.getLogger(__name__)
 MAX_CONNECTIONS = 24
 MAX_LINE_BYTES = 1 << 20
 LINE_TIMEOUT_S = 10.0
+LINGER_S = 0.5
 
 
 class LocalServer:
@@ -42,7 +44,7 @@ class LocalServer:
     def __init__(self, service: Service, path: Path) -> None:
         self._service, self._path = service, path
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self._free = threading.BoundedSemaphore(MAX_CONNECTIONS)
+        self._open: set[socket.socket] = set()
         self._threads = ThreadPoolExecutor(MAX_CONNECTIONS, thread_name_prefix="local")
         self._accepting = threading.Thread(target=self._accept, name="local-accept", daemon=True)
 
@@ -58,11 +60,14 @@ class LocalServer:
         self._accepting.start()
 
     def stop(self) -> None:
-        """Accept nothing more and let those who are being answered finish."""
+        """Accept nothing more, wait for no more requests, and let those who are being answered finish."""
         self._path.unlink(missing_ok=True)
         self._socket.shutdown(socket.SHUT_RDWR)
         self._accepting.join()
         self._socket.close()
+        for connection in tuple(self._open):
+            with suppress(OSError):  # it may have ended meanwhile
+                connection.shutdown(socket.SHUT_RD)
         self._threads.shutdown()
 
     def _accept(self) -> None:
@@ -71,20 +76,21 @@ class LocalServer:
                 connection, _ = self._socket.accept()
             except OSError:  # stop() has shut the socket down
                 return
-            if self._free.acquire(blocking=False):
+            if len(self._open) < MAX_CONNECTIONS:
+                self._open.add(connection)
                 self._threads.submit(self._converse, connection).add_done_callback(_report_bug)
             else:
                 with connection:
                     _send(connection, _error_line(ConflictError("too many local clients at once")))
+                    _let_go(connection)
 
     def _converse(self, connection: socket.socket) -> None:
         try:
             with connection:
-                for line in self._answers(connection):
-                    if not _send(connection, line):
-                        return
+                if all(_send(connection, line) for line in self._answers(connection)):
+                    _let_go(connection)
         finally:
-            self._free.release()
+            self._open.discard(connection)
 
     def _answers(self, connection: socket.socket) -> Iterator[bytes]:
         caller = _caller(connection)
@@ -153,6 +159,16 @@ def _send(connection: socket.socket, line: bytes) -> bool:
         log.info("a local client left before its answer: %s", error)
         return False
     return True
+
+
+def _let_go(connection: socket.socket) -> None:
+    """Read what a client says beyond its request: closing on it would take the answer away from the client."""
+    with suppress(OSError):
+        connection.shutdown(socket.SHUT_WR)
+        connection.settimeout(LINGER_S)
+        for _ in range(2 * MAX_LINE_BYTES // 65536):
+            if not connection.recv(65536):
+                return
 
 
 def _caller(connection: socket.socket) -> str:

@@ -8,15 +8,14 @@ little of the standard library and nothing else.
 from __future__ import annotations
 
 import sys
-from typing import Final
 
-SOCKET: Final = "/run/groundfault/agent.sock"
-CALL_TIMEOUT_S: Final = 600.0
+SOCKET = "/run/groundfault/agent.sock"
+CALL_TIMEOUT_S = 600.0
 """How long to wait for each line of an answer. Whoever is in a hurry ends the process."""
 
 OK, REFUSED, USAGE, NOT_RUNNING = 0, 1, 64, 70
 
-HELP: Final = """usage: node-agent serve [--config DIR] [--state DIR] [--run DIR] [--listen ADDRESS:PORT]
+HELP = """usage: node-agent serve [--config DIR] [--state DIR] [--run DIR] [--listen ADDRESS:PORT]
        node-agent call METHOD [--node NAME] [--socket PATH]   request as JSON on standard input
        node-agent version"""
 
@@ -60,16 +59,28 @@ def call(method: str, node: str, path: str) -> int:
             channel.connect(path)
             channel.sendall(head.encode() + request + b"}\n")
             for line in channel.makefile("rb"):
-                sys.stdout.buffer.write(line)
-                sys.stdout.buffer.flush()
+                if not _print(line):
+                    return OK
                 answered = REFUSED if line.startswith(b'{"error"') else OK
-    except BrokenPipeError:  # whoever read our output has left
-        return OK
     except OSError as error:
         return _fail(NOT_RUNNING, f"the agent does not answer at {path}: {error}")
     if not line.endswith(b"\n"):
         return _fail(NOT_RUNNING, "the agent ended before its answer did")
     return answered
+
+
+def _print(line: bytes) -> bool:
+    """Write a line at once; False where whoever read our output has left."""
+    try:
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        # Python would complain when it flushes standard output at exit.
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return False
+    return True
 
 
 def _options(arguments: list[str], allowed: tuple[str, ...]) -> tuple[dict[str, str], list[str], str]:

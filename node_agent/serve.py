@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -37,11 +38,25 @@ class _CannotServe(Exception):
     """One line for whoever started the agent."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """Where the agent finds and keeps things. `listen` as gRPC writes addresses; empty: every address."""
+
+    config: Path = Path("/etc/groundfault")
+    state: Path = Path("/var/lib/groundfault")
+    run: Path = Path("/run/groundfault")
+    listen: str = ""
+
+    @classmethod
+    def of(cls, options: Mapping[str, str]) -> Settings:
+        """From the options of the command line, see :data:`node_agent.main.HELP`."""
+        paths = {name: Path(options[name]) for name in ("config", "state", "run") if name in options}
+        return cls(**paths, listen=options.get("listen", ""))
+
+
 def serve(options: Mapping[str, str], make_host: Callable[[], Host] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; returns the exit status. `options` as in :data:`node_agent.main.HELP`."""
-    config = Path(options.get("config", "/etc/groundfault"))
-    state = Path(options.get("state", "/var/lib/groundfault"))
-    run = Path(options.get("run", "/run/groundfault"))
+    """Serve until SIGTERM or SIGINT; returns the exit status. `make_host` is for tests."""
+    settings = Settings.of(options)
     _log_to_stderr()
     ended = threading.Event()
 
@@ -51,28 +66,20 @@ def serve(options: Mapping[str, str], make_host: Callable[[], Host] | None = Non
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     try:
-        node = _node_name(config / "node")
-        with _only_one(state):
-            _run(node, state, run, config, options.get("listen", ""), make_host, ended)
+        node = _node_name(settings.config / "node")
+        with _only_one(settings.state):
+            _run(node, settings, make_host or _real_host, ended)
     except _CannotServe as error:
         log.critical("%s", error)
         return EXIT_BROKEN
     return 0
 
 
-def _run(
-    node: str,
-    state: Path,
-    run: Path,
-    config: Path,
-    listen: str,
-    make_host: Callable[[], Host] | None,
-    ended: threading.Event,
-) -> None:
+def _run(node: str, settings: Settings, make_host: Callable[[], Host], ended: threading.Event) -> None:
     from node_agent.injector import Injector
 
-    host = make_host() if make_host else _real_host()
-    injector = Injector(host, state, node)
+    host = make_host()
+    injector = Injector(host, settings.state, node)
     for view in injector.start():
         log.warning("injection %s of an earlier process: %s %s", view.id, view.state, "; ".join(view.residue))
     # Only now the imports that take long on a slow machine: recovery comes first.
@@ -81,7 +88,7 @@ def _run(
     service = Service(injector, host, node)
     with ExitStack() as edges:
         edges.callback(_recover_all, injector)
-        edges.enter_context(_edges(service, run, config, listen))
+        edges.enter_context(_edges(service, settings))
         edges.enter_context(_ticking(injector))
         notify_systemd("READY=1")
         log.info("node-agent %s serves node %s", VERSION, node)
@@ -100,28 +107,27 @@ def _recover_all(injector: Injector) -> None:
 
 
 @contextmanager
-def _edges(service: Service, run: Path, config: Path, listen: str) -> Iterator[None]:
+def _edges(service: Service, settings: Settings) -> Iterator[None]:
+    # gRPC core's own lines on standard error tell whom it turned away, and why.
+    os.environ.pop("GRPC_VERBOSITY", None)
     from node_agent.local import LocalServer
     from node_agent.server import DEFAULT_LISTEN, TlsFiles, start_server
 
-    try:
-        tls = TlsFiles.read(config / "tls")
-        local = LocalServer(service, run / "agent.sock")
-        local.start()
-        server, port = start_server(service, tls, listen or DEFAULT_LISTEN) if tls else (None, 0)
-    except (OSError, ValueError) as error:
-        raise _CannotServe(str(error)) from None
-    if server:
-        log.info("listening for gRPC on port %d", port)
-    else:
-        log.warning("no certificates in %s: only SSH reaches this agent", config / "tls")
-    try:
+    with ExitStack() as started:
+        try:
+            local = LocalServer(service, settings.run / "agent.sock")
+            local.start()
+            started.callback(local.stop)
+            tls = TlsFiles.read(settings.config / "tls")
+            if tls:
+                server, port = start_server(service, tls, settings.listen or DEFAULT_LISTEN)
+                started.callback(lambda: server.stop(GRACE_S).wait(2 * GRACE_S))
+                log.info("listening for gRPC on port %d", port)
+            else:
+                log.warning("no certificates in %s: only SSH reaches this agent", settings.config / "tls")
+        except (OSError, ValueError) as error:
+            raise _CannotServe(str(error)) from None
         yield
-    finally:
-        gone = server.stop(GRACE_S) if server else None
-        local.stop()
-        if gone:
-            gone.wait(GRACE_S * 2)
 
 
 @contextmanager
@@ -201,13 +207,12 @@ def _only_one(state: Path) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise _CannotServe(f"the state directory cannot be used: {error}") from None
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with os.fdopen(descriptor) as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise _CannotServe(f"another agent is running: it holds {path}") from None
         yield
-    except BlockingIOError:
-        raise _CannotServe(f"another agent is running: it holds {path}") from None
-    finally:
-        os.close(descriptor)
 
 
 class _JournalFormat(logging.Formatter):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,9 +117,9 @@ def _handler(service: Service, method: Method) -> grpc.RpcMethodHandler[Any, Any
         except AgentError as error:
             _abort(context, error)
 
-    wire = {
-        "request_deserializer": cast("Callable[[bytes], Message]", method.request.FromString),
-        "response_serializer": cast("Callable[[Message], bytes]", method.reply.SerializeToString),
+    wire: dict[str, Any] = {
+        "request_deserializer": method.request.FromString,
+        "response_serializer": method.reply.SerializeToString,
     }
     if method.streams:
         return grpc.unary_stream_rpc_method_handler(many, **wire)
@@ -134,7 +134,7 @@ def _until_gone(context: grpc.ServicerContext) -> Callable[[float], bool]:
 
 
 def _caller(context: grpc.ServicerContext) -> str:
-    names = context.auth_context().get("x509_common_name", ())
+    names = cast("Mapping[str, Iterable[bytes]]", context.auth_context()).get("x509_common_name", ())
     name = b",".join(names).decode(errors="replace") or "nobody"
     return f"{name} at {context.peer()}"
 

@@ -7,7 +7,6 @@ answered as `internal`, so that one bad request never ends the agent.
 from __future__ import annotations
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -89,9 +88,9 @@ class Service:
     def watch(
         self, request: pb.WatchRequest, caller: str, wait: Callable[[float], bool]
     ) -> Iterator[pb.Injection]:
-        """An injection now and at each interval until it has ended. `wait` sleeps and says whether the client left.
+        """An injection now and at each interval until it has ended.
 
-        Raises :class:`AgentError`, never anything else.
+        `wait` sleeps and says whether the client has left. Raises :class:`AgentError`, never anything else.
         """
         with _one_log_line("Watch", request, caller):
             interval = _watch_interval(request.interval_s)

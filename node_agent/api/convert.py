@@ -108,7 +108,7 @@ def injection_message(view: InjectionView) -> pb.Injection:
         node=view.node,
         fault=view.fault,
         parameters_json=json.dumps(dict(view.parameters)),
-        state=pb.State.Value(view.state.upper()),
+        state=view.state.upper(),
         target=view.target,
         backend=view.backend,
         lease_s=view.lease_s,
@@ -187,9 +187,7 @@ def plan_view(message: pb.PlanReply) -> PlanView:
         target=message.target,
         backend=message.backend,
         steps=tuple(
-            StepView(
-                kind=s.kind, description=s.description, resources=tuple(s.resources), data=_object(s.json)
-            )
+            StepView(kind=s.kind, description=s.description, resources=tuple(s.resources), data=_object(s.json))
             for s in message.steps
         ),
         covers=tuple(message.covers),
@@ -231,9 +229,7 @@ def injection_view(message: pb.Injection) -> InjectionView:
 
 
 def injection_list(message: pb.ListReply | pb.RecoverReply) -> InjectionList:
-    return InjectionList(
-        injections=tuple(injection_view(i) for i in message.injections), stopped=message.stopped
-    )
+    return InjectionList(injections=tuple(injection_view(i) for i in message.injections), stopped=message.stopped)
 
 
 def residue_entries(message: pb.ResidueReply) -> tuple[Difference, ...]:

@@ -1,0 +1,97 @@
+"""What every way to an agent offers, and how what goes wrong on it is told to people."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+from google.protobuf.message import Message
+
+from labctl.errors import LabctlError, LabError, NodeDirtyError, UnsupportedError, UsageError
+from labctl.lab.model import Node
+from node_agent.api import agent_pb2 as pb
+
+Kind = Literal["grpc", "ssh"]
+
+Cause = Literal[
+    "refused", "unreachable", "timeout", "closed", "not_an_agent", "other_ca", "expired", "not_yet_valid",
+    "wrong_name", "client_refused", "node_clock", "host_key", "login", "not_running",
+]  # fmt: skip
+"""Why no agent could be reached. `closed`: something accepts and hangs up, as a forwarded port does while the
+node behind it boots. `node_clock`: the node finds our certificate outside its dates."""
+
+
+class ConnectError(LabError):
+    """No agent was reached, so nothing was asked of one."""
+
+    def __init__(self, cause: Cause, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.cause = cause
+
+
+class NoAnswerError(LabError):
+    """The agent was asked and gave no answer: whether it did it is not known."""
+
+
+class AgentFailedError(LabError):
+    """The agent answered that it could not. `code` is the contract's: stopped, storage, apply_failed, internal."""
+
+    def __init__(self, code: str, message: str, hint: str = "") -> None:
+        super().__init__(message, hint)
+        self.code = code
+
+
+class Transport(Protocol):
+    """A way to one agent. Connects when first used."""
+
+    @property
+    def node(self) -> Node: ...
+    def call(self, method: str, request: Message, timeout_s: float) -> Message:
+        """Ask and wait for the answer. Raises a :class:`LabctlError` within about `timeout_s`."""
+
+    def watch(self, request: pb.WatchRequest) -> Generator[pb.Injection]:
+        """The answers of Watch until the injection ends. Close the generator to leave it. Raises as `call`."""
+
+    def close(self) -> None:
+        """End the connection. Using the transport again connects anew."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class ClosingTransport:
+    """The context manager of a transport."""
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def answered_error(node: str, error: pb.Error) -> LabctlError:
+    """The error of an agent, as the control side's: bad input, unsupported, a dirty node, or a broken lab."""
+    message = f"{node}: {error.message}"
+    match error.code:
+        case "refused" | "not_found" | "conflict":
+            allowed = error.allowed
+            if error.field:
+                allowed = f"{error.field}: {allowed}" if allowed else f"the wrong field is {error.field}"
+            return UsageError(message, allowed)
+        case "unsupported":
+            return UnsupportedError(message, error.allowed)
+        case "stuck":
+            return NodeDirtyError(message, error.allowed or f"labctl residue --node {node} shows what is left")
+        case "stopped":
+            return AgentFailedError(
+                error.code, message, error.allowed or "labctl stop --clear allows faults again"
+            )
+    return AgentFailedError(error.code or "internal", message, error.allowed)

@@ -1,0 +1,160 @@
+"""The contract with types: what the rest of labctl calls, over any transport."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, Literal, TypeVar, cast
+
+from google.protobuf.message import Message
+
+from labctl.errors import LabctlError, LabError, NodeDirtyError
+from labctl.transport.base import AgentFailedError, ConnectError, NoAnswerError, Transport
+from node_agent.api import agent_pb2 as pb
+from node_agent.api import convert
+from node_agent.api.views import ClockChange, InjectionList, NodeFacts, PlanView, ProbeReport
+from node_agent.injection import InjectionView
+from node_agent.residue import Difference
+from node_agent.version import CONTRACT
+
+Stop = Literal["keep", "set", "clear"]
+Reply = TypeVar("Reply", bound=Message)
+
+QUICK_S = 15.0
+CHANGE_S = 180.0
+PROBE_S = 300.0
+POLL_S = 0.2
+
+
+class AgentClient:
+    """One agent. Every method raises a :class:`labctl.errors.LabctlError`; times in seconds."""
+
+    def __init__(
+        self,
+        transport: Transport,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._transport, self._clock, self._sleep = transport, clock, sleep
+
+    @property
+    def node_name(self) -> str:
+        """The node that is meant."""
+        return self._transport.node.name
+
+    def facts(self, timeout_s: float = QUICK_S) -> NodeFacts:
+        """Who it is. Raises :class:`LabError` where that is another node, or it speaks another contract."""
+        facts = convert.node_facts(self._ask("Facts", pb.FactsRequest(), pb.FactsReply, timeout_s))
+        if facts.node != self.node_name:
+            raise LabError(f"what answers as {self.node_name} is node {facts.node}", "is the address right?")
+        if facts.contract != CONTRACT:
+            raise LabError(
+                f"the agent of {facts.node} (version {facts.agent_version}) speaks contract {facts.contract}, "
+                f"this labctl speaks {CONTRACT}",
+                "install the agent of this version on the node",
+            )
+        return facts
+
+    def probe(self, again: bool = False, timeout_s: float = PROBE_S) -> ProbeReport:
+        """What the node's kernel can do; `again` tries it all anew."""
+        return convert.probe_report(self._ask("Probe", pb.ProbeRequest(again=again), pb.ProbeReply, timeout_s))
+
+    def plan(
+        self, injection_id: str, fault: str, parameters: Mapping[str, Any], timeout_s: float = CHANGE_S
+    ) -> PlanView:
+        """What :meth:`apply` would do now."""
+        request = pb.PlanRequest(id=injection_id, fault=fault, parameters_json=json.dumps(dict(parameters)))
+        return convert.plan_view(self._ask("Plan", request, pb.PlanReply, timeout_s))
+
+    def apply(
+        self,
+        injection_id: str,
+        fault: str,
+        parameters: Mapping[str, Any],
+        lease_s: float = 0,
+        timeout_s: float = CHANGE_S,
+    ) -> InjectionView:
+        """Plant a fault; `lease_s` 0: the agent's default. Asks what became of the id when the answer is lost."""
+        request = pb.ApplyRequest(
+            id=injection_id, fault=fault, parameters_json=json.dumps(dict(parameters)), lease_s=lease_s
+        )
+        try:
+            return convert.injection_view(self._ask("Apply", request, pb.Injection, timeout_s))
+        except (NoAnswerError, ConnectError) as lost:
+            return self._what_became_of(injection_id, lost, timeout_s)
+
+    def extend(self, injection_id: str, lease_s: float, timeout_s: float = QUICK_S) -> InjectionView:
+        """A new lease for an active injection, counted from now."""
+        request = pb.ExtendRequest(id=injection_id, lease_s=lease_s)
+        return convert.injection_view(self._ask("Extend", request, pb.Injection, timeout_s))
+
+    def recover(
+        self,
+        ids: tuple[str, ...] = (),
+        everything: bool = False,
+        stop: Stop = "keep",
+        timeout_s: float = CHANGE_S,
+    ) -> InjectionList:
+        """End injections: those of `ids`, or all. `stop="set"` ends all and refuses new ones until "clear".
+
+        The answer has the state of each: one that is `stuck` has left residue.
+        """
+        request = pb.RecoverRequest(ids=ids, all=everything, stop=stop.upper())
+        return convert.injection_list(self._ask("Recover", request, pb.RecoverReply, timeout_s))
+
+    def list(self, ended: bool = False, ids: tuple[str, ...] = (), timeout_s: float = QUICK_S) -> InjectionList:
+        """Injections with evidence read now; `ended` adds those that are over, `ids` picks."""
+        request = pb.ListRequest(ended=ended, ids=ids)
+        return convert.injection_list(self._ask("List", request, pb.ListReply, timeout_s))
+
+    def watch(self, injection_id: str, interval_s: float = 0) -> Generator[InjectionView]:
+        """An injection at each interval (0: a second) until it has ended. Close the generator to stop."""
+        request = pb.WatchRequest(id=injection_id, interval_s=interval_s)
+        for message in self._transport.watch(request):
+            yield convert.injection_view(message)
+
+    def residue(self, timeout_s: float = 60.0) -> tuple[Difference, ...]:
+        """What differs from before the first live injection."""
+        return convert.residue_entries(self._ask("Residue", pb.ResidueRequest(), pb.ResidueReply, timeout_s))
+
+    def set_clock(self, unix_s: float, timeout_s: float = QUICK_S) -> ClockChange:
+        """Set the node's wall clock."""
+        request = pb.SetClockRequest(unix_s=unix_s)
+        return convert.clock_change(self._ask("SetClock", request, pb.SetClockReply, timeout_s))
+
+    def _ask(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
+        return cast("Reply", self._transport.call(method, request, timeout_s))
+
+    def _what_became_of(self, injection_id: str, lost: LabError, timeout_s: float) -> InjectionView:
+        """The injection whose Apply was not answered, once it is decided. Raises `lost` where there is none."""
+        deadline = self._clock() + timeout_s
+        unknown = f"{lost.hint}; " if lost.hint else ""
+        while True:
+            try:
+                found = self.list(ended=True, ids=(injection_id,)).injections
+            except LabctlError:
+                raise _hinted(lost, f"{unknown}whether {injection_id} was planted is not known") from None
+            if not found:
+                raise _hinted(lost, f"{unknown}{injection_id} was not planted") from None
+            if found[0].state not in ("planned", "applying"):
+                return _decided(found[0])
+            if self._clock() >= deadline:
+                raise _hinted(lost, f"{unknown}{injection_id} is still being planted") from None
+            self._sleep(POLL_S)
+
+
+def _hinted(lost: LabError, hint: str) -> LabError:
+    lost.hint = hint
+    return lost
+
+
+def _decided(view: InjectionView) -> InjectionView:
+    if view.state == "stuck":
+        raise NodeDirtyError(
+            f"{view.node}: {view.id} could not be undone: {'; '.join(view.residue)}",
+            f"labctl residue --node {view.node} shows what is left",
+        )
+    if view.error:
+        raise AgentFailedError("apply_failed", f"{view.node}: {view.error}")
+    return view

@@ -11,6 +11,7 @@ from typing import Protocol, runtime_checkable
 import click
 
 from labctl.cli.base import LabCommand, pass_session
+from labctl.cli.lab import has_agent
 from labctl.cli.options import node_argument
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, LabError, UnsupportedError
@@ -23,17 +24,22 @@ LOGS_TIMEOUT_S = 120.0
 SSH_BROKE = 255
 """The exit status by which OpenSSH says that it failed itself: ssh(1)."""
 
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[()][A-Z0-9]|[\x00-\x08\x0b-\x1f\x7f]")
+_CONTROL = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # control sequences: ECMA-48, 5.4
+    r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # operating system commands
+    r"|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f]"
+)
 
 
 @runtime_checkable
 class PowerSwitch(Protocol):
     """A provider whose nodes can lose power."""
 
-    def power_off(self, name: str, progress: Progress) -> None:
+    def power_off(self, name: str) -> None:
         """Cut the power: no shutdown."""
 
-    def power_on(self, name: str, progress: Progress) -> None: ...
+    def power_on(self, name: str, progress: Progress) -> None:
+        """Boot it from its disks as they are."""
 
 
 @click.command(
@@ -119,20 +125,21 @@ def console_text(path: Path) -> str:
 @pass_session
 def power(session: Session, node: str, action: str) -> int:
     """Cut a node's power, without a shutdown, or give it back."""
-    name = session.node(node).name
+    found = session.node(node)
     provider = session.provider()
     if not isinstance(provider, PowerSwitch):
         raise UnsupportedError(
-            f"provider {provider.kind} cannot switch the power of {name}", "use the machine's own management"
+            f"provider {provider.kind} cannot switch the power of {node}", "use the machine's own management"
         )
     if action in ("off", "cycle"):
-        provider.power_off(name, session.progress)
+        provider.power_off(node)
     if action in ("on", "cycle"):
-        provider.power_on(name, session.progress)
-        with session.progress.task(f"waiting for {name}"):
-            session.tools.ready(session.lab)(session.node(name))
+        provider.power_on(node, session.progress)
+        if has_agent(session, found) is not False:
+            with session.progress.task(f"waiting for the agent of {node}"):
+                session.tools.ready(session.lab)(found)
     state = "off" if action == "off" else "on"
-    session.answer({"node": name, "power": state}, f"{name} is {state}")
+    session.answer({"node": node, "power": state}, f"{node} is {state}")
     return ExitCode.PASS
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 
 import click
 
@@ -27,7 +27,7 @@ def injections(session: Session, ended: bool, nodes: tuple[str, ...]) -> int:
     found = [one for several in answers.good.values() for one in several]
     warn_all(answers.bad)
     data = {"injections": [one.model_dump(mode="json") for one in found], "unreachable": _errors_data(answers.bad)}
-    nothing = "no injections" if ended else "no live injections"
+    nothing = f"no {'' if ended else 'live '}injections{_as_far_as_known(answers.good, answers.bad)}"
     session.answer(data, injections_table(found, dt.datetime.now()) if found else nothing)
     return ExitCode.LAB_BROKE if answers.bad else ExitCode.PASS
 
@@ -128,12 +128,20 @@ def report_outcome(session: Session, outcome: Outcome, tail: str = "", *, stoppe
     return code
 
 
+def _as_far_as_known(good: Sized, bad: Sized) -> str:
+    """What an absence is worth: nothing where nobody could be asked."""
+    if not bad:
+        return ""
+    return " on the nodes that answered" if good else " known: no node answered"
+
+
 def _outcome_lines(outcome: Outcome, tail: str) -> list[str]:
     lines = [recovered_line(one) for one in (*outcome.recovered, *outcome.stuck)]
-    where = " on the nodes that answered" if outcome.unreachable else " on any node"
+    where = _as_far_as_known(outcome.answered, outcome.unreachable) or " on any node"
     lines += [f"{absent}: nothing to recover, no such injection{where}" for absent in outcome.absent]
-    if not lines and not outcome.unreachable:
-        lines = ["nothing to recover: no live injections"]
+    if not lines:
+        where = _as_far_as_known(outcome.answered, outcome.unreachable)
+        lines = [f"nothing to recover: no live injections{where}"]
     return [*lines, *([tail] if tail else [])]
 
 

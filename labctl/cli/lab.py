@@ -17,6 +17,7 @@ from labctl.cli.fleet import ask_all
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, LabctlError, UsageError
 from labctl.invalid import first_problem
+from labctl.lab.footprint import UNIT_FILE
 from labctl.lab.inventory import read_inventory
 from labctl.lab.model import LAB_NAME, LabOptions, Node, NodeStatus, Provider
 from labctl.lab.ssh import TakesHosts
@@ -161,13 +162,26 @@ def status(session: Session) -> int:
 def show_status(session: Session, nodes: Sequence[NodeStatus]) -> int:
     """Print the state of all nodes. 75 where a node is stuck, 70 where one that runs does not answer."""
     running = {one.node.name: one for one in nodes if one.running}
-    answers = ask_all([one.node for one in running.values()], lambda node: _ask(session, node))
-    reports = [answers.good.get(one.node.name) or _silent(one, answers.bad.get(one.node.name)) for one in nodes]
+    answers = ask_all([one.node for one in running.values()], lambda node: _report(session, running[node.name]))
+    off = {one.node.name: _off(one) for one in nodes if not one.running}
+    reports = [answers.good.get(one.node.name) or off[one.node.name] for one in nodes]
     data = {"lab": session.lab, "provider": session.provider().kind, "nodes": [one.data() for one in reports]}
     session.answer(data, reports_table(reports))
     if any(one.stuck for one in reports):
         return ExitCode.NODE_DIRTY
-    return ExitCode.LAB_BROKE if answers.bad else ExitCode.PASS
+    return ExitCode.LAB_BROKE if any(one.agent == "silent" for one in reports) else ExitCode.PASS
+
+
+def _report(session: Session, one: NodeStatus) -> NodeReport:
+    try:
+        return _ask(session, one.node)
+    except LabctlError as error:
+        return _silent(session, one, error)
+
+
+def _off(one: NodeStatus) -> NodeReport:
+    problem = "" if one.detail == "off" else one.detail
+    return NodeReport(name=one.node.name, address=one.node.address, running=False, problem=problem)
 
 
 def _ask(session: Session, node: Node) -> NodeReport:
@@ -191,14 +205,26 @@ def _ask(session: Session, node: Node) -> NodeReport:
     )
 
 
-def _silent(one: NodeStatus, error: LabctlError | None) -> NodeReport:
+def _silent(session: Session, one: NodeStatus, error: LabctlError) -> NodeReport:
+    """A node that runs and whose agent did not answer: perhaps it has none."""
+    none = has_agent(session, one.node) is False
+    install = "put one there: " + session.command(f"node install {one.node.name}")
     return NodeReport(
         name=one.node.name,
         address=one.node.address,
-        running=one.running,
-        agent="silent" if error else "",
-        problem=error.message if error else one.detail,
+        running=True,
+        agent="none" if none else "silent",
+        problem=install if none else error.message,
     )
+
+
+def has_agent(session: Session, node: Node) -> bool | None:
+    """Whether the agent is installed on a node, looked up over SSH; None where that cannot be told."""
+    try:
+        with session.tools.remote(node) as remote:
+            return remote.run(("test", "-e", UNIT_FILE)).status == 0
+    except LabctlError:
+        return None
 
 
 @click.command("labs", cls=LabCommand)

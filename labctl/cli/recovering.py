@@ -19,6 +19,7 @@ class Outcome:
     recovered: tuple[InjectionView, ...] = ()
     stuck: tuple[InjectionView, ...] = ()
     unreachable: Mapping[str, LabctlError] = field(default_factory=dict)
+    answered: tuple[str, ...] = ()
     absent: tuple[str, ...] = ()
     """Ids that no node that answered knows."""
 
@@ -64,5 +65,6 @@ def outcome_of(answers: Answers[tuple[InjectionView, ...]], ids: Sequence[str] =
         recovered=tuple(one for one in found if one.state == "recovered"),
         stuck=tuple(one for one in found if one.state != "recovered"),
         unreachable=answers.bad,
+        answered=tuple(answers.good),
         absent=tuple(i for i in dict.fromkeys(ids) if i not in known),
     )

@@ -132,7 +132,9 @@ def show(what: RenderableType | str) -> None:
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     with console.capture() as captured:
         console.print(what)
-    click.echo("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    text = "\n".join(line.rstrip() for line in captured.get().splitlines())
+    if text:
+        click.echo(text)
 
 
 def nearest(word: str, known: Iterable[str], what: str, otherwise: str = "") -> str:

@@ -1,7 +1,6 @@
 """Every path that the agent has on a node, in one place: what `install` writes, `remove` deletes.
 
-Only what is listed is deleted. The directories that hold it go when they are empty, so that what somebody else
-keeps there (a lab's own image does) stays.
+Only what is listed is deleted.
 """
 
 from __future__ import annotations
@@ -14,6 +13,8 @@ STATE = "/var/lib/groundfault"
 JOURNAL = f"{STATE}/journal"
 """Open journals lie here as ID.journal, closed ones in a directory below."""
 
+RUN = "/run/groundfault"
+
 UNIT = "groundfault-agent.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 UNIT_SOURCE = f"{PROGRAM}/lib/node_agent/systemd/{UNIT}"
@@ -22,20 +23,12 @@ STAGING = "/opt/.groundfault-new"
 RETIRED = "/opt/.groundfault-old"
 """Where a new program is unpacked, and where the one it replaces goes; left only by an interrupted install."""
 
-OWNED = (
-    UNIT_FILE,
-    PROGRAM,
-    STAGING,
-    RETIRED,
-    TLS,
-    NODE_FILE,
-    JOURNAL,
-    f"{STATE}/stopped",
-    f"{STATE}/baseline.json",
-    f"{STATE}/agent.lock",
-    "/run/groundfault",
-)
-"""Deleted by `remove`, in this order. Lines in the journal of systemd are the node's own history and stay."""
+OWNED = (UNIT_FILE, RUN, STATE, TLS, NODE_FILE, STAGING, RETIRED, PROGRAM)
+"""Deleted by `remove`, in this order: the program last, so that an interrupted removal is seen and goes on.
+Lines in the journal of systemd are the node's own history and stay."""
 
-SHARED = (CONFIG, STATE)
-"""Directories that are removed when nothing is left in them."""
+SIGNS = frozenset(OWNED) - {TLS, NODE_FILE}
+"""Where one of these is, an agent is or was. Name and certificates may also come from the lab of the node."""
+
+SHARED = (CONFIG,)
+"""Removed when nothing is left in it: a lab's own image keeps its network configuration there."""

@@ -203,8 +203,9 @@ def _configure(root: Root, files: Mapping[str, bytes]) -> None:
 
 def _write(root: Root, path: str, content: bytes, mode: str) -> None:
     """Write a file so that it is there as a whole or not at all, and never readable by others meanwhile."""
-    root.run("install", "-m", mode, "/dev/stdin", f"{path}.new", stdin=io.BytesIO(content))
-    root.run("mv", "-T", f"{path}.new", path)
+    fresh = f"{at.TLS}/.new"  # what an interrupted install leaves there goes with the certificates
+    root.run("install", "-m", mode, "/dev/stdin", fresh, stdin=io.BytesIO(content))
+    root.run("mv", "-T", fresh, path)
 
 
 def remove(remote: Remote, agent: Agent, task: Task) -> tuple[str, ...] | None:
@@ -216,7 +217,7 @@ def remove(remote: Remote, agent: Agent, task: Task) -> tuple[str, ...] | None:
     task.update("looking at the node", 0.0)
     root = Root(remote)
     machine = look(root)
-    if not machine.present:
+    if not at.SIGNS.intersection(machine.present):
         return None
     task.update("recovering everything", 0.2)
     _heal(root.name, machine, agent)

@@ -18,7 +18,8 @@ IN_STEP_S = 0.1
 
 @dataclass(frozen=True)
 class NodeReport:
-    """What `labctl status` tells of one node. `agent`: "answers", "silent" or "" where nobody was asked."""
+    """What `labctl status` tells of one node. `agent`: "answers", "silent", "none", or "" where
+    nobody was asked."""
 
     name: str
     address: str
@@ -49,7 +50,7 @@ def reports_table(reports: Sequence[NodeReport]) -> Table:
 def _agent(one: NodeReport) -> Text:
     if one.agent == "answers":
         return Text(one.agent_version)
-    return Text(one.agent or "-", style="bold red" if one.agent else "")
+    return Text(one.agent or "-", style="bold red" if one.agent == "silent" else "")
 
 
 def _faults(one: NodeReport) -> Text:

@@ -95,7 +95,7 @@ class ToyLab:
     def console(self, name: str) -> Path | None:
         return self.console_file
 
-    def power_off(self, name: str, progress: Progress) -> None:
+    def power_off(self, name: str) -> None:
         self.calls.append(f"off {name}")
 
     def power_on(self, name: str, progress: Progress) -> None:

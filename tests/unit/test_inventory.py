@@ -1,0 +1,165 @@
+"""The inventory, and the provider of hosts that somebody owns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from labctl.errors import LabError, UnsupportedError, UsageError
+from labctl.lab.inventory import parse_inventory
+from labctl.lab.model import Node, Provider
+from labctl.lab.remote import Output, Remote
+from labctl.lab.ssh import SshLab
+from labctl.pki import LabAuthority
+from labctl.progress import SilentProgress
+from tests.unit.cli_world import World
+
+HOSTS = Path("/inv/hosts.toml")
+FULL = """
+[nodes.db1]
+address = "db1.example"
+port = 2222
+user = "ops"
+key = "keys/id"
+known_hosts = "/etc/hosts.known"
+agent_port = 7000
+labels = { rack = "b2" }
+[nodes.db2]
+address = "192.0.2.9"
+"""
+
+
+def test_an_inventory_is_read() -> None:
+    one, two = parse_inventory(FULL, HOSTS)
+    assert one == Node(
+        name="db1", address="db1.example", ssh_port=2222, ssh_user="ops", ssh_key=Path("/inv/keys/id"),
+        known_hosts=Path("/etc/hosts.known"), agent_port=7000, labels={"rack": "b2"},
+    )  # fmt: skip
+    assert two == Node(name="db2", address="192.0.2.9")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "nodes: field required"),
+        ("[nodes]", "nodes: "),
+        ("nodes = [", "not TOML"),
+        ("[nodes.a]", "nodes.a.address: field required"),
+        ('[nodes.a]\naddress = "h"\nprot = 22', "nodes.a.prot: there is no such key"),
+        ('[hosts.a]\naddress = "h"', "nodes: field required"),
+        ('[nodes.a]\naddress = "h"\n[other]', "other: there is no such key"),
+        ('[nodes.a]\naddress = "h"\nport = 0', "nodes.a.port: input should be greater than or equal to 1 (got 0)"),
+        ('[nodes.a]\naddress = "h"\nport = "22x"', "nodes.a.port: input should be a valid integer"),
+        ('[nodes.a]\naddress = "-oProxyCommand=x"', "nodes.a.address: should be a host name or an address"),
+        ('[nodes.a]\naddress = "root@h"', "nodes.a.address: should be"),
+        ('[nodes.a]\naddress = "h"\nuser = "-x"', "nodes.a.user: string should match"),
+        ('[nodes.A_1]\naddress = "h"', "'A_1' is no node name"),
+        ('[nodes.a]\naddress = "h"\n[nodes.b]\naddress = "h"', "nodes.b.address: h port 22 is node a already"),
+    ],
+)
+def test_a_wrong_inventory_names_the_field(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_inventory(text, HOSTS)
+    assert str(HOSTS) in caught.value.message
+    assert message in caught.value.message
+
+
+class ScriptedHost:
+    """Answers whether the agent's unit is there."""
+
+    def __init__(self, node: Node, has_agent: bool) -> None:
+        self.node, self._has_agent = node, has_agent
+
+    def run(self, argv: Sequence[str], *, stdin: IO[bytes] | None = None, timeout_s: float = 1.0) -> Output:
+        return Output(0 if self._has_agent else 1, "", "")
+
+
+def lab_of(directory: Path, hosts: dict[str, bool | None]) -> SshLab:
+    """Hosts by name: with the agent, without, or (None) out of reach."""
+
+    @contextmanager
+    def login(node: Node) -> Iterator[Remote]:
+        answer = hosts[node.name]
+        if answer is None:
+            raise LabError(f"{node.name} cannot be reached", "is it up?")
+        yield ScriptedHost(node, answer)
+
+    lab = SshLab(directory, login)
+    lab.set_hosts([Node(name=name, address=f"{name}.example") for name in hosts])
+    return lab
+
+
+class Notes(SilentProgress):
+    """Keeps what was said."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.said.append(message)
+
+
+def test_hosts_and_certificates_outlive_the_command(tmp_path: Path) -> None:
+    lab_of(tmp_path / "rack", {"a": True, "b": False})
+    again: Provider = SshLab(tmp_path / "rack")
+    assert [node.name for node in again.nodes()] == ["a", "b"]
+    assert LabAuthority.load(tmp_path / "rack" / "pki").lab == "rack"
+
+
+def test_new_hosts_keep_the_certificates(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path / "rack", {"a": True})
+    before = LabAuthority.load(tmp_path / "rack" / "pki").lab_id
+    lab.set_hosts([Node(name="c", address="c.example")])
+    assert [node.name for node in lab.nodes()] == ["c"]
+    assert LabAuthority.load(tmp_path / "rack" / "pki").lab_id == before
+
+
+def test_up_waits_for_agents_and_says_where_there_is_none(tmp_path: Path) -> None:
+    waited: list[str] = []
+    notes = Notes()
+    lab_of(tmp_path / "rack", {"a": True, "b": False}).up(None, lambda node: waited.append(node.name), notes)
+    assert waited == ["a"]
+    assert notes.said == ["b has no agent yet: labctl --lab rack node install b"]
+
+
+def test_up_names_every_host_out_of_reach(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path / "rack", {"a": None, "b": True, "c": None})
+    with pytest.raises(LabError, match="a cannot be reached; c cannot be reached"):
+        lab.up(None, lambda node: None, Notes())
+
+
+def test_real_hosts_are_not_reset_and_not_stopped(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path / "rack", {"a": True})
+    with pytest.raises(UnsupportedError, match="no snapshot") as caught:
+        lab.reset(lambda node: None, Notes())
+    assert "recover --all" in caught.value.hint
+    assert lab.console("a") is None
+    lab.down(Notes())
+    assert len(lab.nodes()) == 1
+
+
+def test_a_lab_is_not_destroyed_under_its_agents(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path / "rack", {"a": True, "b": None})
+    with pytest.raises(LabError, match="a would be left with an agent") as caught:
+        lab.destroy(Notes())
+    assert caught.value.hint == "labctl --lab rack node remove a"
+    notes = Notes()
+    lab_of(tmp_path / "rack", {"a": False, "b": None}).destroy(notes)
+    assert not (tmp_path / "rack").exists()
+    assert notes.said == ["b could not be asked whether it has an agent: b cannot be reached"]
+
+
+def test_up_takes_an_inventory_and_says_which_hosts_cannot_be_used(world: World, tmp_path: Path) -> None:
+    file = tmp_path / "hosts.toml"
+    file.write_text('[nodes.db1]\naddress = "127.0.0.1"\nport = 1\nknown_hosts = "absent"\n')
+    done = world.run("--lab", "rack", "up", "--provider", "ssh", "--inventory", str(file))
+    assert done.code == 70
+    assert "db1" in done.err
+    assert [node.name for node in world.labs["rack"].nodes()] == ["db1"]
+    assert world.run("--lab", "rack", "reset").code == 3
+    assert world.run("--lab", "rack", "logs", "db1", "--console").code == 3
+    assert world.run("--lab", "rack", "power", "db1", "off").code == 3

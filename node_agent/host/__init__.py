@@ -110,8 +110,8 @@ class Loop(LoopReader, Protocol):
 
 
 class DiskReader(Protocol):
-    def extents(self, path: str) -> Sequence[Extent]:
-        """FIEMAP with SYNC: dirty data gets its place first."""
+    def extents(self, path: str, *, sync: bool = True) -> Sequence[Extent]:
+        """FIEMAP, by default with SYNC: dirty data gets its place first."""
 
     def block_size(self, path: str) -> int: ...
 
@@ -120,6 +120,9 @@ class DiskReader(Protocol):
 
     def direct_read(self, path: str, offset: int, length: int) -> bytes:
         """O_DIRECT read of a file or device. Raises OSError with the kernel's errno."""
+
+    def cached(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        """Those of these (offset, length) byte ranges that have a page in the page cache."""
 
 
 class Disk(DiskReader, Protocol):

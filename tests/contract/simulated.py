@@ -137,7 +137,8 @@ class SimulatedHost:
         return path in self.kernel.texts or path in self.kernel.files
 
     def listdir(self, path: str) -> Sequence[str]:
-        return ()
+        paths = (*self.kernel.files, *self.kernel.texts)
+        return sorted({p.removeprefix(f"{path}/").split("/")[0] for p in paths if p.startswith(f"{path}/")})
 
     def glob(self, pattern: str) -> Sequence[str]:
         flat = pattern.replace("**", "*")
@@ -272,7 +273,7 @@ class _Disk:
     def __init__(self, host: SimulatedHost) -> None:
         self._h = host
 
-    def extents(self, path: str) -> Sequence[Extent]:
+    def extents(self, path: str, *, sync: bool = True) -> Sequence[Extent]:
         self._h.alive()
         return list(self._h.kernel.files[path].extents)
 
@@ -347,6 +348,10 @@ class _Disk:
                 return
             words = target.args.split()
             number, sector = words[0], int(words[1]) + sector - target.start
+
+    def cached(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+        self._h.alive()
+        return ()
 
     def drop_pages(self, path: str, ranges: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
         self._h.change()

@@ -1,0 +1,160 @@
+"""Where bad sectors lie, and the layers of devices that make them bad. Pure.
+
+From the top, for each bad unit at sector S of the disk:
+
+    disk    linear … | snap-i or loop at S | linear …     the live table, swapped under I/O
+    snap-i  snapshot of the loop device, its copies on cow-i
+    cow-i   linear: exactly the unit's true place         a rewrite lands there, and later reads come from there
+    loop    a queue of the block layer: it logs each failed read with its sector
+    bad     zero | gate at S | zero                       blkid and other curious readers find zeros
+    gate    error | media at S | error                    counts the reads of bad sectors, and of nothing else
+    media   error, or flakey or dust over pass            fails the reads
+    pass    error | linear at S | error                   counts the reads that were let through
+
+Only what a backend needs is made. docs/decisions/0002-healing-by-rewrite.md has the measurements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Literal
+
+from node_agent.fault import Target
+from node_agent.host import SECTOR, DmTarget
+from node_agent.steps import Step
+from node_agent.steps.dm_device import DmDevice
+from node_agent.steps.dm_names import TableLine, lines_of, node_path
+from node_agent.steps.dm_overlay import DmOverlay
+from node_agent.steps.dm_tables import fill
+from node_agent.steps.drop_pages import DropPages
+from node_agent.steps.loop_device import LoopDevice
+
+from .places import Piece
+
+Backend = Literal["snapshot", "dust", "flakey", "error"]
+"""How reads are made to fail. `snapshot` and `dust` heal by rewrite, `flakey` and `error` stay bad."""
+
+
+class BadSectors(Target):
+    """Sectors of a disk that are to go bad. `size` of the disk in sectors. `on_s`, `off_s`: seconds of a burst in
+    which reads fail, and in which they do not; 0 and 0 for always."""
+
+    disk: str
+    number: str
+    size: int
+    fstype: str
+    mounted_at: str
+    file: str
+    inode: int
+    pieces: tuple[Piece, ...]
+    backend: Backend
+    on_s: int
+    off_s: int
+
+    def describe(self) -> str:
+        first = self.pieces[0]
+        many = f" and {len(self.pieces) - 1} more" if len(self.pieces) > 1 else ""
+        below = f"device {first.base}, sector {first.base_start}"
+        where = f"sector {first.start}+{first.length}{many} of {self.disk} ({below})"
+        return f"{self.file} at byte {first.offset}: {where}" if self.file else where
+
+    @property
+    def node(self) -> str:
+        """The device node of the disk."""
+        return node_path(self.number)
+
+    @property
+    def lets_through(self) -> bool:
+        """Whether the layers have a `pass` device: reads can succeed below the gate."""
+        return self.backend in ("dust", "flakey") or self.on_s > 0
+
+    def place(self, piece: Piece) -> tuple[str, int, int]:
+        """Path, offset and length in bytes by which a user reads a piece."""
+        if self.file:
+            return self.file, piece.offset, piece.length * SECTOR
+        return self.node, piece.start * SECTOR, piece.length * SECTOR
+
+
+def layer(tag: str, part: str) -> str:
+    """The name of one of the devices."""
+    return f"{tag}-{part}"
+
+
+def overlay_lines(target: BadSectors, tag: str) -> tuple[TableLine, ...]:
+    """What stands in the disk's table for each piece."""
+    return tuple(_overlay_line(target, tag, n, p) for n, p in enumerate(target.pieces))
+
+
+def _overlay_line(target: BadSectors, tag: str, number: int, piece: Piece) -> TableLine:
+    over = f"dm:{layer(tag, f'snap-{number}')}" if target.backend == "snapshot" else f"loop:{layer(tag, 'bad')}"
+    return TableLine(start=piece.start, length=piece.length, kind="linear", args=f"{over} {piece.start}")
+
+
+def steps_for(target: BadSectors, tag: str) -> tuple[Step, ...]:
+    """All changes in order: the devices, then the swap, between two evictions.
+
+    The first eviction writes dirty pages to the disk while it is well: a write-back after the swap would heal.
+    """
+    by_path = [target.place(piece) for piece in target.pieces]
+    ranges = tuple((offset, length) for _, offset, length in by_path)
+    path = by_path[0][0]
+    return (
+        *_media(target, tag),
+        LoopDevice(over=layer(tag, "bad")),
+        *(_healing(target, tag) if target.backend == "snapshot" else ()),
+        DropPages(path=path, ranges=ranges, why="while writing it back still reaches good sectors"),
+        DmOverlay(
+            device=target.disk,
+            lines=overlay_lines(target, tag),
+            base=tuple(
+                TableLine(start=p.start, length=p.length, kind="linear", args=f"{p.base} {p.base_start}")
+                for p in target.pieces
+            ),
+        ),
+        DropPages(path=path, ranges=ranges),
+    )
+
+
+def _media(target: BadSectors, tag: str) -> Iterator[Step]:
+    """Everything below the loop device."""
+    if target.lets_through:
+        base = [DmTarget(p.start, p.length, "linear", f"{p.base} {p.base_start}") for p in target.pieces]
+        yield _device(target, tag, "pass", base, "error")
+    args, messages = _failing(target, tag)
+    kind = "error" if not args else "flakey" if target.backend != "dust" else "dust"
+    line = TableLine(start=0, length=target.size, kind=kind, args=args)
+    yield DmDevice(name=layer(tag, "media"), table=(line,), messages=messages)
+    yield _device(target, tag, "gate", _straight(target, f"dm:{layer(tag, 'media')}"), "error")
+    yield _device(target, tag, "bad", _straight(target, f"dm:{layer(tag, 'gate')}"), "zero")
+
+
+def _failing(target: BadSectors, tag: str) -> tuple[str, tuple[str, ...]]:
+    """Arguments and messages of the target that fails reads; no arguments: the plain error target.
+
+    Sources: Documentation/admin-guide/device-mapper/dm-flakey.rst and dm-dust.rst.
+    """
+    below = f"dm:{layer(tag, 'pass')}"
+    if target.backend == "dust":
+        sectors = (s for p in target.pieces for s in range(p.start, p.end))
+        return f"{below} 0 {SECTOR}", ("quiet", *(f"addbadblock {s}" for s in sectors), "enable")
+    if target.lets_through:
+        return f"{below} 0 {target.off_s} {target.on_s or 1} 1 error_reads", ()
+    return "", ()
+
+
+def _straight(target: BadSectors, device: str) -> list[DmTarget]:
+    return [DmTarget(p.start, p.length, "linear", f"{device} {p.start}") for p in target.pieces]
+
+
+def _device(target: BadSectors, tag: str, part: str, lines: Sequence[DmTarget], around: str) -> DmDevice:
+    return DmDevice(name=layer(tag, part), table=lines_of(fill(lines, target.size, around)))
+
+
+def _healing(target: BadSectors, tag: str) -> Iterator[Step]:
+    """A snapshot for each piece. Its first copy goes to chunk 0 of cow-i, which is the piece's own place."""
+    for number, piece in enumerate(target.pieces):
+        cow, snap = layer(tag, f"cow-{number}"), layer(tag, f"snap-{number}")
+        below = TableLine(start=0, length=piece.length, kind="linear", args=f"{piece.base} {piece.base_start}")
+        yield DmDevice(name=cow, table=(below,))
+        args = f"loop:{layer(tag, 'bad')} dm:{cow} N {piece.length}"
+        yield DmDevice(name=snap, table=(TableLine(start=0, length=target.size, kind="snapshot", args=args),))

@@ -23,7 +23,7 @@ from node_agent.residue import CATEGORIES
 from node_agent.steps import load_step
 from node_agent.undo import applied_steps, undo_all
 from tests.contract.conftest import Rig
-from tests.contract.simulated import SimulatedHost
+from tests.contract.simulated import Killed, SimulatedHost
 
 Case = tuple[str, dict[str, Any]]
 
@@ -76,7 +76,7 @@ def test_killed_after_every_journal_record(rig: Rig, case: Case) -> None:
     for number in range(1, records + 1):
         injector = rig.killed_at_record(number)
         if rig.apply(injector, case):
-            with pytest.raises(BaseException, match=""):
+            with pytest.raises(Killed):
                 injector.recover(None, "recover")
         after = rig.restart()
         assert rig.is_healthy(), f"killed after record {number}"
@@ -90,7 +90,7 @@ def test_killed_before_every_change(rig: Rig, case: Case) -> None:
     for number in range(1, host.changes + 1):
         injector, _ = rig.agent(die_at=number)
         if rig.apply(injector, case):
-            with pytest.raises(BaseException, match=""):
+            with pytest.raises(Killed):
                 injector.recover(None, "recover")
         rig.restart()
         assert rig.is_healthy() and rig.open_journals() == [], f"killed before change {number}"
@@ -105,7 +105,7 @@ def test_killed_again_while_undoing(rig: Rig, case: Case) -> None:
         injector, _ = rig.agent()
         injector.apply(rig.id, *case, 60)
         second, _ = rig.agent(die_at=number)
-        with pytest.raises(BaseException, match=""):
+        with pytest.raises(Killed):
             second.start()
         rig.restart()
         assert rig.is_healthy() and rig.open_journals() == [], f"killed again before change {number}"

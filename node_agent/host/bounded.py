@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from node_agent.host.libc import libc
+
 T = TypeVar("T")
 
 _GRACE_S = 1.0
@@ -67,10 +69,7 @@ def _interrupt(thread: threading.Thread) -> None:
     The handler has to be C: a Python one can only be set by the main thread. `abs` takes an int, returns at once
     and is safe in a signal handler. Without SA_RESTART the call is not begun again (signal(7)).
     """
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.signal.argtypes = (ctypes.c_int, ctypes.c_void_p)
-    libc.signal.restype = ctypes.c_void_p
-    libc.signal(int(_SIGNAL), ctypes.cast(libc.abs, ctypes.c_void_p))
+    libc().signal(int(_SIGNAL), ctypes.cast(libc().abs, ctypes.c_void_p))
     signal.siginterrupt(_SIGNAL, True)
     if thread.ident is not None and thread.is_alive():
         signal.pthread_kill(thread.ident, _SIGNAL)

@@ -19,6 +19,7 @@ from pathlib import Path
 from node_agent.host import DmInfo, DmTarget
 from node_agent.host.bounded import within
 from node_agent.host.holders import holders
+from node_agent.host.libc import ioctl
 
 _CONTROL = "/dev/mapper/control"
 _VERSION = (4, 0, 0)
@@ -249,8 +250,8 @@ def _call(
             size = _HEAD.size + max(room, len(payload))
             head = _HEAD.pack(*_VERSION, size, _HEAD.size, count, 0, flags, event, 0, 0, name.encode(), b"")
             buffer = ctypes.create_string_buffer(head + payload, size)
-            _ioctl(fd, command, buffer, name)
-            reply = _unpacked(buffer.raw)
+            ioctl(fd, (3 << 30) | (_HEAD.size << 16) | (0xFD << 8) | command, buffer, name)
+            reply = _unpacked(buffer)
             if not reply.flags & _F_BUFFER_FULL:
                 return reply
             room *= 4
@@ -260,16 +261,7 @@ def _call(
         os.close(fd)
 
 
-def _ioctl(fd: int, command: int, buffer: ctypes.Array[ctypes.c_char], name: str) -> None:
-    # ctypes and not fcntl: an interrupted call must come back as EINTR and never be begun again.
-    libc = ctypes.CDLL(None, use_errno=True)
-    request = ctypes.c_ulong((3 << 30) | (_HEAD.size << 16) | (0xFD << 8) | command)
-    if libc.ioctl(fd, request, buffer) < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), name)
-
-
-def _unpacked(raw: bytes) -> _Reply:
-    head = _HEAD.unpack_from(raw)
+def _unpacked(buffer: ctypes.Array[ctypes.c_char]) -> _Reply:
+    head = _HEAD.unpack_from(buffer)
     _, _, _, size, start, count, open_count, flags, _event, _pad, device = head[:11]
-    return _Reply(count, open_count, flags, device, raw[start:size])
+    return _Reply(count, open_count, flags, device, bytes(memoryview(buffer)[start:size]))

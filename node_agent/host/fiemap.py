@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import struct
 from collections.abc import Sequence
 
 from node_agent.host import Extent
+from node_agent.host.libc import ioctl
 
 _REQUEST = 0xC020660B  # FS_IOC_FIEMAP
 _HEAD = struct.Struct("=QQIIII")
@@ -58,8 +58,5 @@ def extents(fd: int, sync: bool) -> Sequence[Extent]:
 def _ask(fd: int, start: int, sync: bool) -> tuple[Extent, ...]:
     request = pack_request(start, sync)
     buffer = ctypes.create_string_buffer(request, len(request))
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.ioctl(fd, ctypes.c_ulong(_REQUEST), buffer) < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    ioctl(fd, _REQUEST, buffer)
     return unpack_reply(buffer.raw)

@@ -12,29 +12,14 @@ import mmap
 import os
 from collections.abc import Iterator, Sequence
 
+from node_agent.host.libc import check, libc
+
 PAGE = mmap.PAGESIZE
 WINDOWS = (PAGE, 64 << 10, 512 << 10, 2 << 20, 8 << 20)
 """Bytes to which a range is widened in turn: folios are naturally aligned, and at most 2 MiB on x86-64."""
 
 _PROT_NONE, _MAP_SHARED = 0, 1
 _SYNC_ALL = 1 | 2 | 4  # SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE, _WAIT_AFTER
-
-
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    size, offset = ctypes.c_size_t, ctypes.c_int64
-    libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = (ctypes.c_void_p, size, ctypes.c_int, ctypes.c_int, ctypes.c_int, offset)
-    libc.munmap.argtypes = (ctypes.c_void_p, size)
-    libc.mincore.argtypes = (ctypes.c_void_p, size, ctypes.c_char_p)
-    libc.sync_file_range.argtypes = (ctypes.c_int, offset, offset, ctypes.c_uint)
-    return libc
-
-
-def _check(result: int) -> None:
-    if result < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 def aligned(offset: int, length: int, unit: int) -> tuple[int, int]:
@@ -47,23 +32,20 @@ def aligned(offset: int, length: int, unit: int) -> tuple[int, int]:
 def resident(fd: int, offset: int, length: int) -> int:
     """How many pages of a range are in the page cache."""
     start, span = aligned(offset, length, PAGE)
-    libc = _libc()
-    address = libc.mmap(None, span, _PROT_NONE, _MAP_SHARED, fd, start)
-    if address == ctypes.c_void_p(-1).value:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
+    address = libc().mmap(None, span, _PROT_NONE, _MAP_SHARED, fd, start)
+    check(address)
     try:
         flags = ctypes.create_string_buffer(span // PAGE)
-        _check(libc.mincore(address, span, flags))
+        check(libc().mincore(address, span, flags))
         return sum(flag & 1 for flag in flags.raw)
     finally:
-        libc.munmap(address, span)
+        libc().munmap(address, span)
 
 
 def write_back(fd: int, offset: int, length: int) -> None:
     """Write the dirty pages of a range to where they belong, and wait for it."""
     start, span = aligned(offset, length, PAGE)
-    _check(_libc().sync_file_range(fd, start, span, _SYNC_ALL))
+    check(libc().sync_file_range(fd, start, span, _SYNC_ALL))
 
 
 def drop(fd: int, offset: int, length: int) -> bool:

@@ -307,6 +307,8 @@ class Injector:
             live, {"rec": "closed", "state": "recovered", "hits": live.evidence.hits if live.evidence else 0}
         )
         live.state = "recovered"
+        if live.evidence:
+            live.evidence = live.evidence.model_copy(update={"armed": False})
         try:
             self._journal.close(live.entry)
         except StorageError as error:  # gone from the kernel; the next start finds the file and closes it again

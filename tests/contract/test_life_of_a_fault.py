@@ -39,6 +39,7 @@ def test_life_from_plan_to_gone(rig: Rig, case: Case) -> None:
     assert any(d.injection == "inj-1" for d in injector.residue())
     (ended,) = injector.recover(("inj-1",), "recover")
     assert (ended.state, ended.residue) == ("recovered", ())
+    assert ended.evidence is not None and not ended.evidence.armed and ended.evidence.hits == view.evidence.hits
     assert rig.is_healthy() and injector.residue() == () and rig.open_journals() == []
 
 

@@ -20,8 +20,8 @@ from .data_disks import DataDisk, files_of, find_disk, find_file
 from .places import MAX_SECTORS, UNIT_SECTORS, Piece, choose, layout_of, parse_range, pieces_of_range
 
 _COVERS = (
-    "read", "pread64", "readv", "preadv2", "io_uring", "mmap (SIGBUS)", "sendfile", "splice", "copy_file_range",
-    "O_DIRECT",
+    "read", "pread64", "readv", "preadv2", "io_uring", "mmap (SIGBUS)", "sendfile", "splice",
+    "copy_file_range (where it reads: a clone shares the bad sectors)", "O_DIRECT",
 )  # fmt: skip
 
 

@@ -7,13 +7,11 @@ from typing import Any, TypeVar
 
 import click
 
-from labctl.cli.session import Session, nearest
+from labctl.cli.session import ENV_LAB, Session, nearest
 from labctl.errors import ExitCode
 
 pass_session = click.make_pass_decorator(Session)
 F = TypeVar("F", bound=Callable[..., Any])
-
-ENV_LAB = "GROUNDFAULT_LAB"
 
 
 def session_of(ctx: click.Context) -> Session:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import click
-from rich.text import Text
 
 from labctl.cli.base import LabGroup, UnknownNameError, pass_session
 from labctl.cli.parameters import Parameter, example_lines, parameters_of
 from labctl.cli.session import Session, nearest
-from labctl.report.text import labelled, plain_table
+from labctl.report.text import PlainTable, labelled
 from node_agent.catalog import catalog
 from node_agent.fault import Fault
 
@@ -31,10 +30,8 @@ def faults(session: Session, ctx: click.Context) -> None:
         {"name": name, "summary": one.summary, "operator_sees": one.operator_sees, "reversible": one.reversible}
         for name, one in found.items()
     ]
-    table = plain_table("FAULT", "WHAT HAPPENS")
-    for name, one in found.items():
-        table.add_row(Text(name), Text(one.summary))
-    session.answer({"faults": data}, table)
+    rows = [(name, one.summary) for name, one in found.items()]
+    session.answer({"faults": data}, PlainTable(("FAULT", "WHAT HAPPENS"), rows))
 
 
 @faults.command("show")
@@ -78,7 +75,12 @@ def describe(fault: type[Fault], session: Session) -> str:
     rows = [("operator sees", fault.operator_sees), ("reversible", fault.reversible)]
     parameters = parameters_of(fault)
     examples = [("example", session.command(f"inject {line}")) for line in example_lines(fault)]
-    lines = [f"{fault.name}: {fault.summary}", *labelled([*rows, *examples]), "", "Parameters"]
+    lines = [
+        f"{fault.name}: {fault.summary}",
+        *labelled([*rows, *examples], width=session.width),
+        "",
+        "Parameters",
+    ]
     for parameter in parameters:
         lines += ["", *parameter_lines(parameter)]
     return "\n".join(lines)

@@ -25,18 +25,22 @@ class Answers(Generic[T]):
 
 
 class Round(Generic[T]):
-    """One question put to several nodes in parallel.
+    """One question to several nodes in parallel, put to them by :meth:`start`.
 
     The threads are daemons: a program that was interrupted leaves without waiting for a dead node.
     """
 
     def __init__(self, nodes: Sequence[Node], ask: Callable[[Node], T]) -> None:
+        self._nodes, self._ask = nodes, ask
         self._futures: dict[str, Future[T]] = {}
-        for node in nodes:
+
+    def start(self) -> None:
+        """Ask everybody."""
+        for node in self._nodes:
             future: Future[T] = Future()
             self._futures[node.name] = future
             threading.Thread(
-                target=_answer, args=(future, ask, node), name=f"ask-{node.name}", daemon=True
+                target=_answer, args=(future, self._ask, node), name=f"ask-{node.name}", daemon=True
             ).start()
 
     def settle(self, timeout_s: float) -> bool:
@@ -64,7 +68,9 @@ def _answer(future: Future[T], ask: Callable[[Node], T], node: Node) -> None:
 
 def ask_all(nodes: Sequence[Node], ask: Callable[[Node], T]) -> Answers[T]:
     """Ask every node in parallel and wait for all answers."""
-    return Round(nodes, ask).answers()
+    asked = Round(nodes, ask)
+    asked.start()
+    return asked.answers()
 
 
 def failure(answers: Answers[Any], after: str) -> LabctlError:

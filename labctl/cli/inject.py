@@ -141,7 +141,7 @@ def _show_plans(session: Session, request: Request, plans: Mapping[str, PlanView
         "changed": False,
         "plans": _plans_data(plans),
     }
-    session.answer(data, "\n\n".join(plan_text(node, plan) for node, plan in plans.items()))
+    session.answer(data, "\n\n".join(plan_text(node, plan, session.width) for node, plan in plans.items()))
 
 
 def _show_planted(
@@ -153,7 +153,7 @@ def _show_planted(
         "injections": [one.model_dump(mode="json") for one in planted.values()],
         "plans": _plans_data(plans),
     }
-    texts = [injected_text(one, plans.get(node), now) for node, one in planted.items()]
+    texts = [injected_text(one, plans.get(node), now, session.width) for node, one in planted.items()]
     hints = [
         ("watch it", session.command(f"watch {request.id}")),
         ("heal it", session.command(f"recover {request.id}")),

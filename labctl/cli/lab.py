@@ -10,7 +10,6 @@ from typing import Any
 
 import click
 from pydantic import ValidationError
-from rich.text import Text
 
 from labctl.cli.base import LabCommand, pass_session
 from labctl.cli.fleet import ask_all
@@ -22,7 +21,7 @@ from labctl.lab.inventory import read_inventory
 from labctl.lab.model import LAB_NAME, LabOptions, Node, NodeStatus, Provider
 from labctl.lab.ssh import TakesHosts
 from labctl.report.status import NodeReport, reports_table
-from labctl.report.text import plain_table
+from labctl.report.text import PlainTable
 
 STATUS_TIMEOUT_S = 10.0
 """How long `labctl status` waits for an agent before it calls it silent."""
@@ -237,9 +236,9 @@ def labs(session: Session) -> None:
         nodes = provider.status()
         rows.append({"lab": name, "provider": provider.kind, "nodes": len(nodes),
                      "running": sum(one.running for one in nodes)})  # fmt: skip
-    table = plain_table("LAB", "PROVIDER", "NODES", "RUNNING")
-    for row in rows:
-        table.add_row(*(Text(str(value)) for value in row.values()))
+    table = PlainTable(
+        ("LAB", "PROVIDER", "NODES", "RUNNING"), [[str(value) for value in row.values()] for row in rows]
+    )
     session.answer({"labs": rows}, table if rows else "no labs yet; make one with: labctl up")
 
 

@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None, session: Session | None = None) -> i
             obj=session,
         )
     except LabctlError as error:
-        return _report(error.message, error.hint, int(error.exit_code), session.json)
+        return _report(error.message, session.for_this_lab(error.hint), int(error.exit_code), session.json)
     except click.UsageError as error:
         hint = error.hint if isinstance(error, UnknownNameError) else _usage_hint(error)
         return _report(error.format_message(), hint, ExitCode.USAGE, session.json or wants_json(arguments))

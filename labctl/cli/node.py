@@ -8,18 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.table import Table
-from rich.text import Text
 
 from labctl.cli.base import LabGroup, pass_session
 from labctl.cli.lab import take_inventory
 from labctl.cli.options import node_argument
 from labctl.cli.session import Session
 from labctl.errors import ExitCode
-from labctl.lab.model import Node
+from labctl.lab.model import Node, Ready
 from labctl.report.duration import format_duration
 from labctl.report.injections import recovered_line
-from labctl.report.text import labelled, plain_table
+from labctl.report.text import PlainTable, labelled
 from node_agent.api.views import InjectionList, NodeFacts
 from node_agent.residue import Difference
 
@@ -81,12 +79,9 @@ def whose(entry: Difference) -> str:
     return "somebody else's" if entry.foreign else "RESIDUE"
 
 
-def _residue_table(entries: Sequence[Difference]) -> Table:
-    table = plain_table("WHOSE", "KIND", "ITEM", "BEFORE", "NOW")
-    for one in entries:
-        words = (whose(one), one.category, one.item, one.before or "absent", one.after or "absent")
-        table.add_row(*(Text(word) for word in words))
-    return table
+def _residue_table(entries: Sequence[Difference]) -> PlainTable:
+    rows = [(whose(one), one.category, one.item, one.before or "absent", one.after or "absent") for one in entries]
+    return PlainTable(("WHOSE", "KIND", "ITEM", "BEFORE", "NOW"), rows)
 
 
 class _AgentOverSsh:
@@ -141,7 +136,7 @@ def install_command(session: Session, node: str, inventory: Path | None) -> None
             files=files,
             bundler=build_bundle,
             agent=_AgentOverSsh(session, found),
-            ready=session.tools.answering(session.lab),
+            ready=_ready(session),
             task=task,
         )
     facts_now = session.agent(found).facts()
@@ -149,6 +144,12 @@ def install_command(session: Session, node: str, inventory: Path | None) -> None
     session.answer(
         {"node": node, "agent_version": version}, f"{node} has agent {version}, and it answers; next: {doctor}"
     )
+
+
+def _ready(session: Session) -> Ready:
+    """The lab's own machines also get their clock set; machines that somebody owns do not."""
+    real = session.provider().kind == "ssh"
+    return session.tools.answering(session.lab) if real else session.tools.ready(session.lab)
 
 
 @node_group.command("remove")

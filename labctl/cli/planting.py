@@ -61,13 +61,14 @@ def plant_everywhere(session: Session, nodes: Sequence[Node], request: Request) 
     def ask(node: Node) -> InjectionView:
         return session.agent(node).apply(request.id, request.fault, request.parameters, request.lease_s)
 
-    with session.progress.task(f"planting {request.fault} on {names_of(nodes)}"):
-        asked = Round(nodes, ask)
-        try:
+    asked = Round(nodes, ask)
+    try:
+        with session.progress.task(f"planting {request.fault} on {names_of(nodes)}"):
+            asked.start()
             answers = asked.answers()
-        except KeyboardInterrupt:
-            _take_back_after_interrupt(session, nodes, request, asked)
-            raise
+    except KeyboardInterrupt:
+        _take_back_after_interrupt(session, nodes, request, asked)
+        raise
     if answers.bad:
         raise _take_back(session, nodes, request, answers)
     return dict(answers.good)
@@ -115,3 +116,4 @@ def _take_back_after_interrupt(
     if not outcome.clean:
         text = _taken_back_text(outcome, request, {node.name for node in nodes})
         raise NodeDirtyError(f"interrupted; {text}", session.command("injections"))
+    session.progress.note(f"{request.id} is taken back")

@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
+import re
+import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
@@ -30,8 +33,9 @@ if TYPE_CHECKING:  # gRPC and cryptography are for commands that talk to nodes, 
     from labctl.transport.client import AgentClient
 
 DEFAULT_LAB = "default"
-PIPE_WIDTH = 240
-"""Columns of a table where there is no terminal to ask: wide enough not to fold what scripts read."""
+ENV_LAB = "GROUNDFAULT_LAB"
+PIPE_WIDTH = 1000
+"""Columns of a table where there is no terminal: nothing is folded or cut that scripts read."""
 
 
 class Tools(Protocol):
@@ -112,9 +116,20 @@ class Session:
         """End all connections."""
         self._open.close()
 
+    @property
+    def width(self) -> int:
+        """Columns to fold prose to; 0 where there is no terminal."""
+        return shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
+
     def command(self, text: str) -> str:
         """A labctl command line for this lab, to be shown to the user."""
-        return f"labctl {'' if self.lab == DEFAULT_LAB else f'--lab {self.lab} '}{text}"
+        return self.for_this_lab(f"labctl {text}")
+
+    def for_this_lab(self, text: str) -> str:
+        """A text whose labctl command lines name this lab where they would go to another one."""
+        if self.lab == os.environ.get(ENV_LAB, DEFAULT_LAB):
+            return text
+        return re.sub(r"\blabctl (?=[a-z])", f"labctl --lab {self.lab} ", text)
 
     def answer(self, data: Any, text: RenderableType | str) -> None:
         """Print the answer to standard output: `data` under --json, `text` otherwise."""
@@ -131,7 +146,7 @@ def show(what: RenderableType | str) -> None:
         return
     console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
     with console.capture() as captured:
-        console.print(what)
+        console.print(what, crop=False)
     text = "\n".join(line.rstrip() for line in captured.get().splitlines())
     if text:
         click.echo(text)

@@ -73,7 +73,7 @@ class SshLab:
         Raises :class:`LabError` naming every host that cannot be used. `ready` is called for hosts with an agent.
         """
         nodes = self.nodes()
-        with progress.task(f"logging in to {len(nodes)} hosts"):
+        with progress.task(f"logging in to {', '.join(node.name for node in nodes)}"):
             with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
                 found = list(pool.map(self._look, nodes))
         bad = [error.message for error in found if isinstance(error, LabctlError)]
@@ -99,7 +99,7 @@ class SshLab:
         """Not possible: a real host has no snapshot."""
         raise UnsupportedError(
             "provider ssh cannot reset: real hosts have no snapshot to go back to",
-            f"labctl --lab {self.name} recover --all takes every fault back",
+            "labctl recover --all takes every fault back",
         )
 
     def down(self, progress: Progress) -> None:
@@ -114,7 +114,7 @@ class SshLab:
         if with_agent:
             raise LabError(
                 f"lab {self.name}: {', '.join(with_agent)} would be left with an agent that nothing can command",
-                f"labctl --lab {self.name} node remove {with_agent[0]}",
+                f"labctl node remove {with_agent[0]}",
             )
         for name, answer in found.items():
             if isinstance(answer, LabctlError):

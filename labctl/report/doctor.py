@@ -4,33 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rich.table import Table
 from rich.text import Text
 
 from labctl.lab.selfcheck import Check
-from labctl.report.text import plain_table
+from labctl.report.text import PlainTable
 from node_agent.api.views import ProbeReport
 
 _STYLES = {"ok": "green", "missing": "bold red", "info": "yellow", "yes": "green", "no": "bold red", "-": "dim"}
 
 
-def checks_table(checks: Sequence[Check]) -> Table:
+def checks_table(checks: Sequence[Check]) -> PlainTable:
     """Checks of this machine, one a row."""
-    table = plain_table("THIS MACHINE", "", "DETAIL", "REMEDY")
+    rows = []
     for one in checks:
-        words = (Text(one.detail), Text(one.remedy))
-        table.add_row(Text(one.name), Text(one.verdict, style=_STYLES[one.verdict]), *words)
-    return table
+        detail = one.detail + (f"; remedy: {one.remedy}" if one.remedy else "")
+        rows.append((one.name, Text(one.verdict, style=_STYLES[one.verdict]), detail))
+    return PlainTable(("THIS MACHINE", "", ""), rows)
 
 
-def matrix(reports: Mapping[str, ProbeReport]) -> Table:
+def matrix(reports: Mapping[str, ProbeReport]) -> PlainTable:
     """Faults and the capabilities below them, one a row; nodes, one a column."""
-    table = plain_table("CAN", *reports)
+    rows: list[list[str | Text]] = []
     for name in _names(reports, "fault"):
-        table.add_row(Text(f"inject {name}"), *(_cell(_faults(r).get(name)) for r in reports.values()))
+        rows.append([f"inject {name}", *(_cell(_faults(r).get(name)) for r in reports.values())])
     for name in _names(reports, "capability"):
-        table.add_row(Text(name), *(_cell(_capabilities(r).get(name)) for r in reports.values()))
-    return table
+        rows.append([name, *(_cell(_capabilities(r).get(name)) for r in reports.values())])
+    return PlainTable(("CAN", *reports), rows)
 
 
 def _cell(answer: bool | None) -> Text:

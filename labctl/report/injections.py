@@ -5,12 +5,11 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 
-from rich.table import Table
 from rich.text import Text
 
 from labctl.report.duration import format_duration
 from labctl.report.plans import parameters_text, reach_rows
-from labctl.report.text import count, labelled, plain_table
+from labctl.report.text import PlainTable, count, labelled
 from node_agent.api.views import PlanView
 from node_agent.fault import Evidence
 from node_agent.injection import InjectionView
@@ -60,7 +59,7 @@ def hits_text(injection: InjectionView) -> str:
     return f"{evidence.hits} (armed)" if armed and not evidence.hits else str(evidence.hits)
 
 
-def injected_text(injection: InjectionView, plan: PlanView | None, now: dt.datetime) -> str:
+def injected_text(injection: InjectionView, plan: PlanView | None, now: dt.datetime, width: int = 0) -> str:
     """What has been planted on one node, and what it covers where it was planned just now."""
     if injection.state != "active":
         return f"{injection.fault} on {injection.node} is {injection.state}: {lease_text(injection, now)}"
@@ -76,7 +75,7 @@ def injected_text(injection: InjectionView, plan: PlanView | None, now: dt.datet
         *(("note", note) for note in evidence.notes),
     ]
     head = f"{injection.fault} is active on {injection.node}, injection {injection.id}"
-    return "\n".join([head, *labelled(rows), *log_lines(evidence)])
+    return "\n".join([head, *labelled(rows, width=width), *log_lines(evidence)])
 
 
 def _hits_sentence(evidence: Evidence) -> str:
@@ -97,23 +96,21 @@ def log_lines(evidence: Evidence) -> list[str]:
     return [f"  kernel log{some}", *(f"    {line}" for line in shown), *gap]
 
 
-def _table(injections: Sequence[InjectionView], now: dt.datetime, last: str, cells: Sequence[str]) -> Table:
-    table = plain_table("ID", "NODE", "FAULT", "STATE", "HITS", "LEASE", last)
+def _table(injections: Sequence[InjectionView], now: dt.datetime, last: str, cells: Sequence[str]) -> PlainTable:
+    rows = []
     for one, cell in zip(injections, cells, strict=True):
         state = Text(one.state, style=_STYLES.get(one.state, ""))
-        words = (one.id, one.node, one.fault, hits_text(one), lease_text(one, now), cell)
-        a, b, c, *rest = (Text(word) for word in words)
-        table.add_row(a, b, c, state, *rest)
-    return table
+        rows.append((one.id, one.node, one.fault, state, hits_text(one), lease_text(one, now), cell))
+    return PlainTable(("ID", "NODE", "FAULT", "STATE", "HITS", "LEASE", last), rows)
 
 
-def injections_table(injections: Sequence[InjectionView], now: dt.datetime) -> Table:
+def injections_table(injections: Sequence[InjectionView], now: dt.datetime) -> PlainTable:
     """Injections with their targets, one a row; what a stuck one left stands in the place of its target."""
     cells = [f"LEFT: {'; '.join(one.residue)}" if one.state == "stuck" else one.target for one in injections]
     return _table(injections, now, "TARGET", cells)
 
 
-def watch_table(injections: Sequence[InjectionView], now: dt.datetime) -> Table:
+def watch_table(injections: Sequence[InjectionView], now: dt.datetime) -> PlainTable:
     """The live view of a watch: every counter of each node."""
     return _table(injections, now, "COUNTERS", [_counters(one, "\n") for one in injections])
 

@@ -27,24 +27,22 @@ def reach_rows(plan: PlanView) -> list[tuple[str, str]]:
     return [
         ("operator sees", plan.operator_sees),
         ("covers", ", ".join(plan.covers)),
-        ("not covered", ", ".join(plan.not_covered)),
+        *(("not covered", one) for one in plan.not_covered),
         *(("warning", warning) for warning in plan.warnings),
     ]
 
 
-def plan_text(node: str, plan: PlanView) -> str:
+def plan_text(node: str, plan: PlanView, width: int = 0) -> str:
     """A plan: what would be done, what it reaches and what it does not. Nothing has been changed."""
-    holds = dict.fromkeys(resource for step in plan.steps for resource in step.resources)
     rows = [
         ("target", plan.target),
         ("backend", "" if plan.missing else plan.backend),
         ("parameters", parameters_text(plan.parameters)),
         *reach_rows(plan),
         ("reversible", plan.reversible),
-        ("holds", "; ".join(holds)),
     ]
     steps = [f"    {number}. {step.description}" for number, step in enumerate(plan.steps, start=1)]
-    lines = [f"{plan.fault} on {node}: only planned, nothing was changed", *labelled(rows)]
+    lines = [f"{plan.fault} on {node}: only planned, nothing was changed", *labelled(rows, width=width)]
     if plan.missing:
         lines += ["  cannot be done on this node", *missing_lines(plan.missing)]
     return "\n".join([*lines, *(["  steps", *steps] if steps else [])])

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from labctl.report.duration import format_duration
-from labctl.report.text import plain_table
+from labctl.report.text import PlainTable
 
 IN_STEP_S = 0.1
 """Clocks that are closer than this, and the time an answer takes, are told as being in step."""
@@ -38,13 +37,13 @@ class NodeReport:
         return asdict(self)
 
 
-def reports_table(reports: Sequence[NodeReport]) -> Table:
+def reports_table(reports: Sequence[NodeReport]) -> PlainTable:
     """One node a row."""
-    table = plain_table("NODE", "ADDRESS", "STATE", "AGENT", "FAULTS", "CLOCK", "NOTE")
+    rows = []
     for one in reports:
         state = Text("running", style="green") if one.running else Text("off", style="dim")
-        table.add_row(one.name, one.address, state, _agent(one), _faults(one), clock_text(one), Text(_note(one)))
-    return table
+        rows.append((one.name, one.address, state, _agent(one), _faults(one), clock_text(one), _note(one)))
+    return PlainTable(("NODE", "ADDRESS", "STATE", "AGENT", "FAULTS", "CLOCK", "NOTE"), rows)
 
 
 def _agent(one: NodeReport) -> Text:

@@ -119,6 +119,17 @@ def test_a_lab_that_broke_ends_with_70(world: World) -> None:
     assert done.err == "error: w1 at 127.0.0.1:7443: nothing listens there\nhint: is the node up?\n"
 
 
+def test_commands_in_hints_go_to_the_lab_in_hand(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.labs["rack"] = ToyLab()
+    world.run("stop")
+    inject = ("inject", "toy_delay", "--node", "w1")
+    assert "hint: labctl stop --clear" in world.run(*inject).err
+    assert "hint: labctl --lab rack stop --clear" in world.run(*inject, "--lab", "rack").err
+    monkeypatch.setenv("GROUNDFAULT_LAB", "rack")
+    assert "hint: labctl stop --clear" in world.run(*inject).err
+    assert "hint: labctl --lab default stop --clear" in world.run(*inject, "--lab", "default").err
+
+
 def test_nothing_to_do_shows_the_help_and_is_a_usage_error(world: World) -> None:
     for argv in ((), ("inject",), ("node",)):
         done = world.run(*argv)

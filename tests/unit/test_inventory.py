@@ -146,7 +146,7 @@ def test_a_lab_is_not_destroyed_under_its_agents(tmp_path: Path) -> None:
     lab = lab_of(tmp_path / "rack", {"a": True, "b": None})
     with pytest.raises(LabError, match="a would be left with an agent") as caught:
         lab.destroy(Notes())
-    assert caught.value.hint == "labctl --lab rack node remove a"
+    assert caught.value.hint == "labctl node remove a"
     notes = Notes()
     lab_of(tmp_path / "rack", {"a": False, "b": None}).destroy(notes)
     assert not (tmp_path / "rack").exists()

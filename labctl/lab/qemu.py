@@ -193,6 +193,7 @@ class QemuLab:
             fleet.wait_quiet([port for each in record.ports for port in (each.ssh, each.agent)])
             fleet.take_golden(provision.machines(self.directory, record))
             state.write_record(self._file, record.model_copy(update={"golden": True}))
+        self._ready(record, ready)  # the nodes stood still for the snapshot, and their clocks with them
 
     def _first_boot(self, record: Record, progress: Progress) -> Record:
         for _ in range(_PORT_TRIES - 1):

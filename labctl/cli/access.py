@@ -65,13 +65,21 @@ def ssh(session: Session, node: str, command: tuple[str, ...]) -> int:
 @click.option("--kernel", "source", flag_value="kernel", help="The kernel's log.")
 @click.option("--console", "source", flag_value="console", help="The serial console, also of a node that is down.")
 @click.option("--lines", type=click.IntRange(1, 100_000), default=100, show_default=True, help="The last so many.")
+@click.option("--follow", "-f", is_flag=True, help="Go on with new lines as they come, until Ctrl-C.")
 @pass_session
-def logs(session: Session, node: str, source: str, lines: int) -> None:
+def logs(session: Session, node: str, source: str, lines: int, follow: bool) -> int:
     """Show the last lines of a node's log."""
     found = session.node(node)
-    text = _console(session, found) if source == "console" else _by_ssh(found, log_command(source, lines))
+    if follow:
+        return session.tools.execute(_follow_argv(session, found, source, lines))
+    text = (
+        console_text(_console_file(session, found))
+        if source == "console"
+        else _by_ssh(found, log_command(source, lines))
+    )
     last = text.splitlines()[-lines:]
     session.answer({"node": node, "source": source, "lines": last}, "\n".join(last))
+    return ExitCode.PASS
 
 
 def log_command(source: str, lines: int) -> tuple[str, ...]:
@@ -81,9 +89,18 @@ def log_command(source: str, lines: int) -> tuple[str, ...]:
     return ("journalctl", "--unit", UNIT, "--lines", str(lines), "--no-pager", "--output", "short-iso")
 
 
+def _follow_argv(session: Session, node: Node, source: str, lines: int) -> list[str]:
+    if source == "console":
+        return ["tail", "--follow=name", "--lines", str(lines), "--", str(_console_file(session, node))]
+    return ssh_argv(node, (*_sudo(node), *log_command(source, lines), "--follow"))
+
+
+def _sudo(node: Node) -> tuple[str, ...]:
+    return () if node.ssh_user == "root" else ("sudo", "-n", "--")
+
+
 def _by_ssh(node: Node, command: tuple[str, ...]) -> str:
-    sudo = () if node.ssh_user == "root" else ("sudo", "-n", "--")
-    argv = ssh_argv(node, (*sudo, *command), batch=True)
+    argv = ssh_argv(node, (*_sudo(node), *command), batch=True)
     try:
         done = subprocess.run(
             argv, capture_output=True, timeout=LOGS_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
@@ -101,13 +118,13 @@ def _by_ssh(node: Node, command: tuple[str, ...]) -> str:
     return done.stdout.decode(errors="replace")
 
 
-def _console(session: Session, node: Node) -> str:
+def _console_file(session: Session, node: Node) -> Path:
     path = session.provider().console(node.name)
     if path is None:
         raise UnsupportedError(
             f"{node.name}: provider {session.provider().kind} has no serial console", "try --kernel or --agent"
         )
-    return console_text(path)
+    return path
 
 
 def console_text(path: Path) -> str:

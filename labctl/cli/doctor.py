@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import click
 from rich.console import Group, RenderableType
+from rich.text import Text
 
 from labctl.cli.base import LabCommand, pass_session
 from labctl.cli.fleet import Answers, ask_all, names_of, warn_all
@@ -64,7 +65,7 @@ def _page(checks: Sequence[Check], answers: Answers[ProbeReport], idle: Sequence
     parts: list[RenderableType] = [checks_table(checks)] if checks else []
     if answers.good:
         why = reasons(answers.good)
-        parts += [*([""] if parts else []), matrix(answers.good), *([""] if why else []), *why]
+        parts += [*([""] if parts else []), matrix(answers.good), *([""] if why else []), *map(Text, why)]
     if idle:
         parts += ["", f"not running: {', '.join(idle)}"]
     return Group(*parts)

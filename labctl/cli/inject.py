@@ -17,7 +17,7 @@ from labctl.cli.planting import Request, plan_everywhere, plant_everywhere
 from labctl.cli.session import Session
 from labctl.errors import UnsupportedError, UsageError
 from labctl.report.injections import injected_text
-from labctl.report.plans import plan_text
+from labctl.report.plans import plan_text, reach_rows
 from labctl.report.text import labelled
 from node_agent.api.views import PlanView
 from node_agent.catalog import catalog
@@ -153,12 +153,21 @@ def _show_planted(
         "injections": [one.model_dump(mode="json") for one in planted.values()],
         "plans": _plans_data(plans),
     }
-    texts = [injected_text(one, plans.get(node), now, session.width) for node, one in planted.items()]
+    told = _each_reach_once(plans)
+    texts = [injected_text(one, told.get(node), now, session.width) for node, one in planted.items()]
     hints = [
         ("watch it", session.command(f"watch {request.id}")),
         ("heal it", session.command(f"recover {request.id}")),
     ]
     session.answer(data, "\n\n".join([*texts, "\n".join(labelled(hints, ""))]))
+
+
+def _each_reach_once(plans: Mapping[str, PlanView]) -> dict[str, PlanView]:
+    """The plans that say of coverage and warnings what none before them said."""
+    seen: dict[tuple[tuple[str, str], ...], str] = {}
+    for node, plan in plans.items():
+        seen.setdefault(tuple(reach_rows(plan)), node)
+    return {node: plans[node] for node in seen.values()}
 
 
 def _plans_data(plans: Mapping[str, PlanView]) -> list[dict[str, Any]]:

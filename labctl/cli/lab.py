@@ -99,7 +99,7 @@ def _provider(session: Session, kind: str | None, inventory: Path | None, option
             return session.provider()
         raise UsageError(
             "--inventory: a lab of provider ssh needs one",
-            "--inventory hosts.toml, with [nodes.NAME] tables: address, user, key …",
+            "its form: docs/real-hosts.md",
         )
     return take_inventory(session, inventory)
 
@@ -230,16 +230,22 @@ def has_agent(session: Session, node: Node) -> bool | None:
 @pass_session
 def labs(session: Session) -> None:
     """List the labs on this machine."""
-    rows = []
-    for name in session.tools.list_labs():
-        provider = session.tools.open_lab(name)
-        nodes = provider.status()
-        rows.append({"lab": name, "provider": provider.kind, "nodes": len(nodes),
-                     "running": sum(one.running for one in nodes)})  # fmt: skip
+    rows = [_lab_row(session, name) for name in session.tools.list_labs()]
     table = PlainTable(
-        ("LAB", "PROVIDER", "NODES", "RUNNING"), [[str(value) for value in row.values()] for row in rows]
+        ("LAB", "PROVIDER", "NODES", "RUNNING", ""), [[str(value) for value in row.values()] for row in rows]
     )
     session.answer({"labs": rows}, table if rows else "no labs yet; make one with: labctl up")
+
+
+def _lab_row(session: Session, name: str) -> dict[str, str | int]:
+    """One lab in a line; a damaged one says so instead of hiding the others."""
+    try:
+        provider = session.tools.open_lab(name)
+        nodes = provider.status()
+    except LabctlError as error:
+        return {"lab": name, "provider": "-", "nodes": 0, "running": 0, "problem": error.message}
+    running = sum(one.running for one in nodes)
+    return {"lab": name, "provider": provider.kind, "nodes": len(nodes), "running": running, "problem": ""}
 
 
 COMMANDS = (up, reset, down, status, labs)

@@ -63,6 +63,12 @@ def test_several_nodes_share_an_id_and_a_seed(world: World) -> None:
     assert done.data["plans"][0]["covers"] == ["read"]
 
 
+def test_what_is_the_same_on_all_nodes_is_told_once(world: World) -> None:
+    out = world.run(*TOY, *on("w1", "w2", "w3")).out
+    assert out.count("toy_error is active on") == 3
+    assert out.count("it is a toy") == 1
+
+
 def test_every_kind_of_option_reaches_the_agent(world: World) -> None:
     options = ("--sectors", "8", "--loss-percent", "12.5", "--mode", "write", "--when", "every:3", "--ports", "1",
                "--ports", "2", "--permanent")  # fmt: skip

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from labctl.cli.access import console_text, log_command
-from labctl.lab.model import LabOptions
+from labctl.errors import LabError
+from labctl.lab.model import LabOptions, NodeStatus
 from labctl.report.status import NodeReport, clock_text
 from tests.unit.cli_world import ToyLab, World
+
+
+def raising(error: Exception) -> Callable[[], tuple[NodeStatus, ...]]:
+    def status() -> tuple[NodeStatus, ...]:
+        raise error
+
+    return status
 
 
 def test_up_makes_a_lab_and_shows_its_nodes(empty_world: World) -> None:
@@ -92,6 +101,11 @@ def test_clocks_are_told_as_exactly_as_they_are_known() -> None:
 def test_labs_are_listed(world: World) -> None:
     world.labs["other"] = ToyLab()
     assert [row["lab"] for row in world.run("labs", "--json").data["labs"]] == ["default", "other"]
+    world.labs["bad"] = ToyLab()
+    world.labs["bad"].status = raising(LabError("lab.json is damaged"))  # type: ignore[method-assign]
+    damaged = world.run("labs")
+    assert damaged.code == 0
+    assert "lab.json is damaged" in damaged.out
     world.labs.clear()
     assert world.run("labs").out == "no labs yet; make one with: labctl up\n"
 
@@ -120,6 +134,17 @@ def test_the_console_is_shown_without_what_paints(world: World, tmp_path: Path) 
     assert world.run("logs", "w1", "--console", "--lines", "2").out == "two\nthree�\n"
     world.lab.console_file = None
     assert world.run("logs", "w1", "--console").code == 3
+
+
+def test_logs_are_followed(world: World, tmp_path: Path) -> None:
+    world.lab.console_file = tmp_path / "console"
+    for source in ("agent", "kernel", "console"):
+        assert world.run("logs", "w1", f"--{source}", "-f", "--lines", "5").code == 7
+    agent, kernel, console = world.executed
+    assert agent[-1].startswith("journalctl --unit groundfault-agent.service --lines 5")
+    assert agent[-1].endswith("--follow")
+    assert kernel[-1] == "dmesg --time-format iso --follow"
+    assert console == ["tail", "--follow=name", "--lines", "5", "--", str(tmp_path / "console")]
 
 
 def test_logs_are_asked_for_without_a_shell() -> None:

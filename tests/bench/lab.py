@@ -1,7 +1,8 @@
 """`make bench`: how long the main verbs take, as JSON with a description of the machine.
 
-Uses a lab of its own, which it destroys. `--cold` also builds the image and boots the nodes with an empty cache, as a
-new user's first `labctl up` does. Times are seconds of wall clock; those of the command line include starting Python.
+Uses a lab of its own, which it destroys. `--cold` also builds the image and boots the nodes with an empty cache,
+as a new user's first `labctl up` does. Times are seconds of wall clock; those of the command line include
+starting Python.
 """
 
 from __future__ import annotations

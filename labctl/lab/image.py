@@ -107,7 +107,7 @@ def ensure_image(agent: bool, progress: Progress) -> Image:
         if target.is_dir():
             os.utime(target)
             return image
-        need("mmdebstrap", "mke2fs", "qemu-img", *(() if os.geteuid() == 0 else ("unshare", "newuidmap")))
+        need("mmdebstrap", "mke2fs", "qemu-img", "unshare", *(() if os.geteuid() == 0 else ("newuidmap",)))
         bundle = build_bundle(progress=progress) if agent else None
         rootfs = _ensure_rootfs(progress)
         with progress.task("assembling the node image") as task, scratch(directory) as work:
@@ -141,7 +141,11 @@ def _ensure_rootfs(progress: Progress) -> Path:
         overlay = work / "overlay.tar"
         _pack_overlay(overlay)
         hook = (_guest() / "rootfs.sh").read_text()
+        # As root, mmdebstrap mounts /proc, /sys and devices below its root. In a mount namespace of their own they
+        # go with the last process, however it ends; left behind in ours, a clean-up could reach through them.
+        private = ("unshare", "--mount", "--propagation", "private") if os.geteuid() == 0 else ()
         argv = (
+            *private,
             "mmdebstrap",
             "--variant=minbase",
             "--format=tar",

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import shutil
+import signal
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 from labctl.errors import LabError
 
@@ -40,35 +45,44 @@ def run(
 ) -> str:
     """Run to the end and return standard output; a failure or an overrun is a LabError about `what`.
 
-    Whatever ends the wait (an error, Ctrl-C) also ends the program, which gets time to clean up.
+    Whatever ends the wait (an error, Ctrl-C) also ends the program and all it started, with time to clean up.
     """
     program = find(argv[0]) if "/" not in argv[0] else argv[0]
-    process = subprocess.Popen(
-        [program or argv[0], *argv[1:]],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        env=dict(env) if env is not None else None,
-    )
-    try:
-        out, err = process.communicate(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        raise LabError(f"{what}: not done after {timeout:.0f} s", hint) from None
-    finally:
-        _end(process)
-    if process.returncode != 0:
-        last = "\n".join((err.strip() or out.strip()).splitlines()[-15:])
-        raise LabError(f"{what}: {Path(argv[0]).name} ended with {process.returncode}", hint or last)
-    return out
-
-
-def _end(process: subprocess.Popen[str]) -> None:
-    if process.poll() is None:
-        process.terminate()
+    # Files and not pipes: a program that outlives a killed labctl can go on writing, and so end in good order.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen(
+            [program or argv[0], *argv[1:]],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=err,
+            env=dict(env) if env is not None else None,
+            process_group=0,
+        )
         try:
-            process.communicate(timeout=20)
+            process.wait(timeout=timeout)
         except subprocess.TimeoutExpired:
-            process.kill()
-            process.communicate()
+            raise LabError(f"{what}: not done after {timeout:.0f} s", hint) from None
+        finally:
+            _end(process)
+        said, complained = _text(out), _text(err)
+    if process.returncode != 0:
+        last = "\n".join((complained.strip() or said.strip()).splitlines()[-15:])
+        raise LabError(f"{what}: {Path(argv[0]).name} ended with {process.returncode}", hint or last)
+    return said
+
+
+def _text(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="replace")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a process group as Ctrl-C on a terminal would, and by force where that is not enough."""
+    if process.poll() is not None:
+        return
+    for number, patience in ((signal.SIGINT, 20), (signal.SIGKILL, 20)):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout=patience)
+            return

@@ -25,7 +25,7 @@ from node_agent.steps import Step
 from node_agent.steps.dm_device import DmDevice
 from node_agent.steps.dm_names import TableLine, lines_of, node_path
 from node_agent.steps.dm_overlay import DmOverlay
-from node_agent.steps.dm_tables import fill
+from node_agent.steps.dm_tables import fill, part_of
 from node_agent.steps.drop_pages import DropPages
 from node_agent.steps.loop_device import LoopDevice
 
@@ -124,7 +124,7 @@ def _media(target: BadSectors, tag: str) -> Iterator[Step]:
     kind = "error" if not args else "flakey" if target.backend != "dust" else "dust"
     line = TableLine(start=0, length=target.size, kind=kind, args=args)
     yield DmDevice(name=layer(tag, "media"), table=(line,), messages=messages)
-    yield _device(target, tag, "gate", _straight(target, f"dm:{layer(tag, 'media')}"), "error")
+    yield _gate(target, tag)
     yield _device(target, tag, "bad", _straight(target, f"dm:{layer(tag, 'gate')}"), "zero")
 
 
@@ -140,6 +140,18 @@ def _failing(target: BadSectors, tag: str) -> tuple[str, tuple[str, ...]]:
     if target.lets_through:
         return f"{below} 0 {target.off_s} {target.on_s or 1} 1 error_reads", ()
     return "", ()
+
+
+def _gate(target: BadSectors, tag: str) -> DmDevice:
+    """Above dust in lines of one sector: dust takes reads apart so, and both sides must count alike."""
+    lines = fill(_straight(target, f"dm:{layer(tag, 'media')}"), target.size, "error")
+    if target.backend == "dust":
+        lines = tuple(
+            part_of(line, at, at + 1) if line.kind == "linear" else line
+            for line in lines
+            for at in (range(line.start, line.start + line.length) if line.kind == "linear" else (line.start,))
+        )
+    return DmDevice(name=layer(tag, "gate"), table=lines_of(lines))
 
 
 def _straight(target: BadSectors, device: str) -> list[DmTarget]:

@@ -89,20 +89,22 @@ def evidence(reader: Reader, target: BadSectors, tag: str, log_mark: int) -> Evi
         for p in broken
     ]
     notes += _file_notes(reader, target) if target.file else ()
+    counters = {"bad_blocks": len(target.pieces), "failed_reads": max(0, hits)}
+    if target.lets_through:
+        counters["passed_reads"] = passed
+    if target.backend == "snapshot":
+        counters["healed_blocks"] = len(healed)
     lines, gap = logged(reader, target, tag, log_mark)
     if gap:
         notes.append("rate-limited: the kernel dropped some of its lines")
     return Evidence(
         armed=_armed(reader, target, tag),
         hits=max(0, hits),
-        counters={
-            "bad_blocks": len(target.pieces), "healed_blocks": len(healed), "failed_reads": max(0, hits),
-            "passed_reads": passed,
-        },
+        counters=counters,
         log=tuple(lines),
         log_gap=gap,
         notes=tuple(notes),
-    )  # fmt: skip
+    )
 
 
 def _armed(reader: Reader, target: BadSectors, tag: str) -> bool:

@@ -296,7 +296,9 @@ class Injector:
             undo_all(self._host, live.applied, lambda one: self._note(live, {"rec": "undid", "n": one.number}),
                      skip_volatile=live.rebooted)
         )  # fmt: skip
-        left += residue_of(live.id, look(self._host))
+        left += residue_of(
+            live.id, look(self._host), tuple(i for i, x in self._live.items() if x.state not in ENDED)
+        )
         live.left = tuple(dict.fromkeys(left))
         if live.left:
             live.state = "stuck"

@@ -56,7 +56,8 @@ def _dm(reader: Reader) -> dict[str, str]:
 
 
 def _loops(reader: Reader) -> dict[str, str]:
-    return {loop.path: loop.backing for loop in reader.loop.list()}
+    names = {f"/dev/dm-{device.number.partition(':')[2]}": device.name for device in reader.dm.list()}
+    return {loop.path: names.get(loop.backing, loop.backing) for loop in reader.loop.list()}
 
 
 def _mounts(reader: Reader) -> dict[str, str]:
@@ -120,7 +121,7 @@ def compare(
 ) -> tuple[Difference, ...]:
     """What differs. `live` are ids of injections that may hold state; `touched` the (category, item) pairs that
     this agent's injections have changed: a difference that is neither marked nor touched is foreign."""
-    tags = {tag_of(injection): injection for injection in live}
+    ids = tuple(live)
     known = set(touched)
     found = []
     for category in sorted({*before, *after}):
@@ -130,7 +131,7 @@ def compare(
             if was == now:
                 continue
             text = f"{item} {now}"
-            holder = next((tags[tag] for tag in tags if tag in text), "")
+            holder = _owner(text, ids)
             foreign = TAG_PREFIX not in f"{text} {was}" and (category, item) not in known
             found.append(
                 Difference(category=category, item=item, before=was, after=now, injection=holder, foreign=foreign)
@@ -138,12 +139,17 @@ def compare(
     return tuple(found)
 
 
-def residue_of(injection: str, now: State) -> tuple[str, ...]:
-    """What still bears the mark of an injection, one line each."""
-    mark = tag_of(injection)
+def _owner(text: str, ids: Iterable[str]) -> str:
+    """Whose mark a text bears. The mark of `a-1` is also in that of `a-12`: the longest one counts."""
+    return max((i for i in ids if tag_of(i) in text), key=len, default="")
+
+
+def residue_of(injection: str, now: State, live: Iterable[str] = ()) -> tuple[str, ...]:
+    """What still bears the mark of an injection, one line each. `live` are the ids of all that may hold state."""
+    ids = {injection, *live}
     return tuple(
         f"{category} {item}: {text}"
         for category, items in now.items()
         for item, text in items.items()
-        if mark in f"{item} {text}"
+        if _owner(f"{item} {text}", ids) == injection
     )

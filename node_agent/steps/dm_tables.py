@@ -52,7 +52,7 @@ def place_of(line: DmTarget, sector: int) -> tuple[str, int]:
     return place[0], place[1] + sector - line.start
 
 
-def piece(line: DmTarget, start: int, end: int) -> DmTarget:
+def part_of(line: DmTarget, start: int, end: int) -> DmTarget:
     """The part [start, end) of a line. Raises ValueError where that kind of line cannot be cut."""
     if (start, end) == (line.start, line.start + line.length):
         return line
@@ -65,7 +65,7 @@ def piece(line: DmTarget, start: int, end: int) -> DmTarget:
 def cut_out(table: Sequence[DmTarget], start: int, end: int) -> Table:
     """What a table has in [start, end). Raises ValueError where it would cut a line that cannot be cut."""
     touched = (t for t in table if t.start < end and start < t.start + t.length)
-    return tuple(piece(t, max(t.start, start), min(t.start + t.length, end)) for t in touched)
+    return tuple(part_of(t, max(t.start, start), min(t.start + t.length, end)) for t in touched)
 
 
 def _joined(left: DmTarget, right: DmTarget) -> DmTarget | None:

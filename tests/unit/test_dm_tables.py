@@ -29,7 +29,7 @@ from node_agent.steps.dm_tables import (
     length_of,
     merge,
     parse_table,
-    piece,
+    part_of,
     place_of,
     put_in,
     render_table,
@@ -107,7 +107,7 @@ def test_fill_puts_lines_into_a_table_of_one_kind() -> None:
 
 def test_what_cannot_be_cut_is_not_cut() -> None:
     with pytest.raises(ValueError, match="crypt is not linear"):
-        piece(DmTarget(0, 16, "crypt", "aes 0 8:0 0"), 0, 8)
+        part_of(DmTarget(0, 16, "crypt", "aes 0 8:0 0"), 0, 8)
     with pytest.raises(ValueError, match="not within"):
         put_in((DmTarget(0, 16, "linear", "8:0 0"),), [DmTarget(12, 8, "zero", "")])
     with pytest.raises(ValueError, match="not a device-mapper"):

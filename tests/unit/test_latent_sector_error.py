@@ -15,6 +15,7 @@ from node_agent.facts import gather_facts
 from node_agent.fault import Capability, Facts, build_fault
 from node_agent.host import SECTOR, DmTarget, Extent, LogRecord
 from node_agent.probe import run_probes
+from node_agent.residue import compare, residue_of
 from node_agent.steps.dm_device import DmDevice
 from node_agent.steps.dm_tables import put_in
 from tests.contract.simulated import SimFile, SimulatedHost, fresh_kernel
@@ -238,3 +239,10 @@ def test_a_disk_that_is_bad_already_is_no_target(host: SimulatedHost) -> None:
     host.dm.swap("data", broken)
     with pytest.raises(AgentError, match="as it is"):
         fault(file="/srv/data/a", seed=5).locate(host, facts)
+
+
+def test_a_mark_that_is_the_start_of_another_is_told_apart() -> None:
+    state = {"dm": {"groundfault-lse-12-bad": "0 8 zero"}, "loop": {"/dev/loop0": "groundfault-lse-12-bad"}}
+    assert residue_of("lse-1", state, ("lse-1", "lse-12")) == ()
+    assert len(residue_of("lse-12", state, ("lse-1", "lse-12"))) == 2
+    assert {d.injection for d in compare({}, state, ("lse-1", "lse-12"))} == {"lse-12"}

@@ -39,6 +39,7 @@ class Bench:
     node: Node
     agent: AgentClient
     kind: str
+    disk: str = ""
     mine: list[str] = field(default_factory=list)
 
     def sh(self, script: str, check: bool = True) -> str:
@@ -88,8 +89,7 @@ class Bench:
 
     def below(self, sector: int) -> str:
         """The first bytes at a sector of the disk itself, past device mapper."""
-        disk = "/dev/$(ls /sys/block/dm-0/slaves)"
-        return self.sh(f"dd if={disk} iflag=direct bs=512 skip={sector} count=8 status=none | head -c 8")
+        return self.sh(f"dd if={self.disk} iflag=direct bs=512 skip={sector} count=8 status=none | head -c 8")
 
     def every_read(self, offset: int) -> dict[str, Any]:
         answers: dict[str, Any] = json.loads(self.sh(f"python3 /tmp/every_read.py {FILE} {offset}"))
@@ -107,6 +107,7 @@ def bench(request: pytest.FixtureRequest, lab: LabUnderTest) -> Iterator[Bench]:
             one.sh(
                 f"umount /srv/data; mkfs.{request.param} -q -f /dev/mapper/data; mount /dev/mapper/data /srv/data"
             )
+        one.disk = one.sh("echo /dev/$(ls /sys/block/dm-0/slaves)")
         one.sh(MAKE)
         for script in (EVERY_READ, BUSY):
             one.sh(f"cat > /tmp/{script.name} <<'END'\n{script.read_text()}\nEND")

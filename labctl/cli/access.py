@@ -72,11 +72,11 @@ def logs(session: Session, node: str, source: str, lines: int, follow: bool) -> 
     found = session.node(node)
     if follow:
         return session.tools.execute(_follow_argv(session, found, source, lines))
-    text = (
-        console_text(_console_file(session, found))
-        if source == "console"
-        else _by_ssh(found, log_command(source, lines))
-    )
+    if source == "console":
+        text = console_text(_console_file(session, found))
+    else:
+        with session.patience(f"asking {node}"):
+            text = _by_ssh(found, log_command(source, lines))
     last = text.splitlines()[-lines:]
     session.answer({"node": node, "source": source, "lines": last}, "\n".join(last))
     return ExitCode.PASS

@@ -57,7 +57,7 @@ def _to_ask(session: Session, names: Sequence[str]) -> tuple[list[Node], list[st
 def _probe(session: Session, nodes: Sequence[Node], again: bool) -> Answers[ProbeReport]:
     if not nodes:
         return Answers({}, {})
-    with session.progress.task(f"asking {names_of(nodes)}"):
+    with session.patience(f"asking {names_of(nodes)}"):
         return ask_all(nodes, lambda node: session.agent(node).probe(again=again))
 
 

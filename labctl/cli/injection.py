@@ -23,7 +23,9 @@ from labctl.report.injections import injections_table, lease_text, recovered_lin
 @pass_session
 def injections(session: Session, ended: bool, nodes: tuple[str, ...]) -> int:
     """List the injections of all nodes."""
-    answers = find_injections(session, session.nodes(nodes), ended=ended)
+    chosen = session.nodes(nodes)
+    with session.patience(f"asking {names_of(chosen)}"):
+        answers = find_injections(session, chosen, ended=ended)
     found = [one for several in answers.good.values() for one in several]
     warn_all(answers.bad)
     data = {"injections": [one.model_dump(mode="json") for one in found], "unreachable": _errors_data(answers.bad)}
@@ -48,7 +50,7 @@ def recover(session: Session, ids: tuple[str, ...], everything: bool, nodes: tup
             "give injection ids, or --node, or --all: exactly one of them", "see: labctl recover --help"
         )
     chosen = session.nodes(nodes)
-    with session.progress.task(f"recovering {', '.join(ids) or 'everything'} on {names_of(chosen)}"):
+    with session.patience(f"recovering {', '.join(ids) or 'everything'} on {names_of(chosen)}"):
         outcome = recover_ids(session, chosen, ids) if ids else recover_everything(session, chosen)
     return report_outcome(session, outcome)
 
@@ -64,7 +66,7 @@ def stop(session: Session, clear: bool) -> int:
     nodes = session.nodes()
     if clear:
         return _clear(session, nodes)
-    with session.progress.task(f"recovering everything on {names_of(nodes)}"):
+    with session.patience(f"recovering everything on {names_of(nodes)}"):
         outcome = recover_everything(session, nodes, stop=True)
     stopped = [node.name for node in nodes if node.name not in outcome.unreachable]
     again = session.command("stop --clear")
@@ -73,7 +75,8 @@ def stop(session: Session, clear: bool) -> int:
 
 
 def _clear(session: Session, nodes: Sequence[Node]) -> int:
-    answers = ask_all(nodes, lambda node: session.agent(node).recover(stop="clear"))
+    with session.patience(f"asking {names_of(nodes)}"):
+        answers = ask_all(nodes, lambda node: session.agent(node).recover(stop="clear"))
     if answers.bad:
         raise failure(answers, f"cleared on: {', '.join(answers.good) or 'no node'}")
     session.answer({"stopped": []}, f"new faults are allowed on {', '.join(answers.good)}")
@@ -87,7 +90,8 @@ def _clear(session: Session, nodes: Sequence[Node]) -> int:
 def extend(session: Session, injection_id: str, lease_s: float) -> int:
     """Give a live injection a new lease, counted from now."""
     holders = require_injection(session, injection_id)
-    answers = ask_all(holders, lambda node: session.agent(node).extend(injection_id, lease_s))
+    with session.patience(f"asking {names_of(holders)}"):
+        answers = ask_all(holders, lambda node: session.agent(node).extend(injection_id, lease_s))
     if answers.bad:
         raise failure(answers, f"extended on: {', '.join(answers.good) or 'no node'}")
     now = dt.datetime.now()
@@ -100,7 +104,8 @@ def extend(session: Session, injection_id: str, lease_s: float) -> int:
 def require_injection(session: Session, injection_id: str) -> tuple[Node, ...]:
     """The nodes that know an injection. Raises :class:`UsageError` where none does, saying who was not asked."""
     nodes = session.nodes()
-    answers = find_injections(session, nodes, [injection_id], ended=True)
+    with session.patience(f"asking {names_of(nodes)}"):
+        answers = find_injections(session, nodes, [injection_id], ended=True)
     holders = tuple(node for node in nodes if answers.good.get(node.name))
     if holders:
         warn_all(answers.bad)

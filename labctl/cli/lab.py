@@ -99,7 +99,7 @@ def _provider(session: Session, kind: str | None, inventory: Path | None, option
             return session.provider()
         raise UsageError(
             "--inventory: a lab of provider ssh needs one",
-            "its form: docs/real-hosts.md",
+            "a TOML file with [nodes.NAME] tables: address, user, key, known_hosts, port",
         )
     return take_inventory(session, inventory)
 
@@ -161,7 +161,9 @@ def status(session: Session) -> int:
 def show_status(session: Session, nodes: Sequence[NodeStatus]) -> int:
     """Print the state of all nodes. 75 where a node is stuck, 70 where one that runs does not answer."""
     running = {one.node.name: one for one in nodes if one.running}
-    answers = ask_all([one.node for one in running.values()], lambda node: _report(session, running[node.name]))
+    machines = [one.node for one in running.values()]
+    with session.patience(f"asking {', '.join(running)}"):
+        answers = ask_all(machines, lambda node: _report(session, running[node.name]))
     off = {one.node.name: _off(one) for one in nodes if not one.running}
     reports = [answers.good.get(one.node.name) or off[one.node.name] for one in nodes]
     data = {"lab": session.lab, "provider": session.provider().kind, "nodes": [one.data() for one in reports]}

@@ -35,7 +35,8 @@ def node_group() -> None:
 @pass_session
 def facts(session: Session, node: str) -> None:
     """What a node is: kernel, system, agent, clock."""
-    found = session.agent(session.node(node)).facts()
+    with session.patience(f"asking {node}"):
+        found = session.agent(session.node(node)).facts()
     session.answer(found.model_dump(mode="json"), facts_text(found))
 
 
@@ -64,7 +65,8 @@ def residue(session: Session, node: str) -> int:
 
     And whose it is: a live injection's, somebody else's, or residue, which ends with 75.
     """
-    entries = session.agent(session.node(node)).residue()
+    with session.patience(f"asking {node}"):
+        entries = session.agent(session.node(node)).residue()
     left = [one for one in entries if not one.injection and not one.foreign]
     code = ExitCode.NODE_DIRTY if left else ExitCode.PASS
     data = {"node": node, "entries": [one.model_dump(mode="json") for one in entries], "exit_code": int(code)}

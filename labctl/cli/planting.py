@@ -48,7 +48,7 @@ def plan_everywhere(session: Session, nodes: Sequence[Node], request: Request) -
             return None
         return agent.plan(request.id, request.fault, request.parameters)
 
-    with session.progress.task(f"planning {request.fault} on {names_of(nodes)}"):
+    with session.patience(f"planning {request.fault} on {names_of(nodes)}"):
         answers = ask_all(nodes, ask)
     if answers.bad:
         raise failure(answers, "nothing was changed")
@@ -63,7 +63,7 @@ def plant_everywhere(session: Session, nodes: Sequence[Node], request: Request) 
 
     asked = Round(nodes, ask)
     try:
-        with session.progress.task(f"planting {request.fault} on {names_of(nodes)}"):
+        with session.patience(f"planting {request.fault} on {names_of(nodes)}"):
             asked.start()
             answers = asked.answers()
     except KeyboardInterrupt:

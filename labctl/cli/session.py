@@ -11,8 +11,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,6 +35,9 @@ if TYPE_CHECKING:  # gRPC and cryptography are for commands that talk to nodes, 
 
 DEFAULT_LAB = "default"
 ENV_LAB = "GROUNDFAULT_LAB"
+SLOW_S = 1.0
+"""After this long a command says what it waits for."""
+
 PIPE_WIDTH = 1000
 """Columns of a table where there is no terminal: nothing is folded or cut that scripts read."""
 
@@ -80,6 +84,24 @@ class Session:
     def progress(self) -> Progress:
         """Where long work reports to: standard error, or nowhere under --json."""
         return SilentProgress() if self.json else progress_for_stderr()
+
+    @contextmanager
+    def patience(self, title: str) -> Iterator[None]:
+        """Waiting for nodes: says what for, once it takes long enough to be asked about."""
+        done = threading.Event()
+
+        def tell() -> None:
+            if not done.wait(SLOW_S):
+                with self.progress.task(title):
+                    done.wait()
+
+        teller = threading.Thread(target=tell, name="patience", daemon=True)
+        teller.start()
+        try:
+            yield
+        finally:
+            done.set()
+            teller.join()
 
     def provider(self) -> Provider:
         """The lab that was named. Raises :class:`UsageError` with the nearest name where there is none."""

@@ -1,6 +1,6 @@
 """What device mapper and loop devices can do on this kernel, tried on devices of a few sectors.
 
-Loading a table of a kind loads that kind's module, so the modules are tried too.
+Asking for a kind of target loads its module, so the modules are tried too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ _MODULES = "load the module, or install the kernel's package of extra modules (l
 @contextmanager
 def _device(host: Host, part: str, kind: str, args: str = "") -> Iterator[str]:
     """A device for the length of a probe; its number. A leftover of an earlier, killed probe goes first."""
+    if not host.dm.has_target(kind):
+        raise Lacking(f"this kernel has no device-mapper target {kind}")
     name = f"groundfault-probe-{part}"
     host.dm.remove(name)
     info = host.dm.create(name, [DmTarget(0, _SIZE, kind, args)])

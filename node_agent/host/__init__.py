@@ -85,6 +85,9 @@ class DmReader(Protocol):
 class Dm(DmReader, Protocol):
     """Changing device mapper."""
 
+    def has_target(self, kind: str) -> bool:
+        """Whether the kernel has a target of this kind. Loads its module."""
+
     def create(self, name: str, table: Sequence[DmTarget]) -> DmInfo:
         """Make a device and resume it. A device of that name with the same table is left as it is."""
 

@@ -25,6 +25,7 @@ from node_agent.host import (
 
 BASE = "8:16"
 BASE_SECTORS = 8192
+KINDS = ("linear", "error", "zero", "snapshot", "flakey")
 PLAIN = (DmTarget(0, BASE_SECTORS, "linear", f"{BASE} 0"),)
 
 
@@ -207,6 +208,9 @@ class _Dm:
                 )
             )
         return tuple(answers)
+
+    def has_target(self, kind: str) -> bool:
+        return kind in KINDS
 
     def create(self, name: str, table: Sequence[DmTarget]) -> DmInfo:
         self._h.change()

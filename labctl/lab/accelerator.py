@@ -110,7 +110,11 @@ def _try_kvm(kernel: Path, initrd: Path) -> Accelerator:
                     return Accelerator(name="kvm", cpu_model="host", reason="a trial boot with KVM worked")
                 if ended:
                     said = errors.read_text(errors="replace").strip().splitlines()
-                    why = said[-1] if said else f"QEMU ended with {process.returncode}"
+                    why = (
+                        said[-1].removeprefix("qemu-system-x86_64: ")
+                        if said
+                        else f"QEMU ended with {process.returncode}"
+                    )
                     return emulation(f"a trial boot with KVM failed: {why}")
                 time.sleep(0.05)
             return emulation(f"a trial boot with KVM showed no sign of life within {TRIAL_S:.0f} s")

@@ -233,8 +233,18 @@ class QemuLab:
 
     def _ready(self, record: Record, ready: Ready) -> None:
         """Ask the caller's `ready` of all nodes at once. A node without the agent is ready when it has booted."""
+
+        def ask(node: Node) -> None:
+            try:
+                ready(node)
+            except LabError as error:
+                error.hint = "; ".join(
+                    filter(None, (error.hint, f"the node's console: {self.console(node.name)}"))
+                )
+                raise
+
         if record.options.agent:
-            fleet.each(provision.nodes(self.directory, record), ready)
+            fleet.each(provision.nodes(self.directory, record), ask)
 
     def _end(self, record: Record | None) -> None:
         run_dir = record.run_dir if record else state.run_dir(self.directory, self.name)

@@ -22,8 +22,14 @@ Cause = Literal[
 node behind it boots. `node_clock`: the node finds our certificate outside its dates."""
 
 
+NEVER_ASKED: tuple[Cause, ...] = (
+    "not_an_agent", "other_ca", "expired", "not_yet_valid", "wrong_name", "client_refused", "node_clock",
+    "host_key", "login",
+)  # fmt: skip
+
+
 class ConnectError(LabError):
-    """No agent was reached, so nothing was asked of one."""
+    """No agent can be reached. With a cause of :data:`NEVER_ASKED` it has not been asked anything either."""
 
     def __init__(self, cause: Cause, message: str, hint: str = "") -> None:
         super().__init__(message, hint)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from typing import Any, Literal, TypeVar, cast
 
 from google.protobuf.message import Message
 
 from labctl.errors import LabctlError, LabError, NodeDirtyError
-from labctl.transport.base import AgentFailedError, ConnectError, NoAnswerError, Transport
+from labctl.transport.base import NEVER_ASKED, AgentFailedError, ConnectError, NoAnswerError, Transport
 from node_agent.api import agent_pb2 as pb
 from node_agent.api import convert
 from node_agent.api.views import ClockChange, InjectionList, NodeFacts, PlanView, ProbeReport
@@ -82,6 +83,8 @@ class AgentClient:
         try:
             return convert.injection_view(self._ask("Apply", request, pb.Injection, timeout_s))
         except (NoAnswerError, ConnectError) as lost:
+            if isinstance(lost, ConnectError) and lost.cause in NEVER_ASKED:
+                raise
             return self._what_became_of(injection_id, lost, timeout_s)
 
     def extend(self, injection_id: str, lease_s: float, timeout_s: float = QUICK_S) -> InjectionView:
@@ -111,8 +114,9 @@ class AgentClient:
     def watch(self, injection_id: str, interval_s: float = 0) -> Generator[InjectionView]:
         """An injection at each interval (0: a second) until it has ended. Close the generator to stop."""
         request = pb.WatchRequest(id=injection_id, interval_s=interval_s)
-        for message in self._transport.watch(request):
-            yield convert.injection_view(message)
+        with closing(self._transport.watch(request)) as messages:
+            for message in messages:
+                yield convert.injection_view(message)
 
     def residue(self, timeout_s: float = 60.0) -> tuple[Difference, ...]:
         """What differs from before the first live injection."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ def log_in(node: Node, timeout_s: float) -> Connection:
     import fabric
     import paramiko
 
+    # Without a handler Python prints paramiko's log, tracebacks included, beside our one line.
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())
     own = node.ssh_key is not None and node.known_hosts is not None
     patience: dict[str, Any] = {"banner_timeout": timeout_s, "auth_timeout": timeout_s}
     connection = fabric.Connection(

@@ -141,6 +141,9 @@ class SshTransport(ClosingTransport):
             return ConnectError(
                 "not_running", f"{name} has no agent: {complaint}", "labctl node install puts one there"
             )
+        if complaint.startswith("sudo:"):
+            hint = f"{self.node.ssh_user} needs to run {self._agent[0]} with sudo and without a password"
+            return ConnectError("login", f"{name}: {complaint}", hint)
         if status < 0:
             return NoAnswerError(f"{name}: SSH was lost during {method}", "its agent may have done it")
         return AgentFailedError("internal", f"{name}: {method} ended with status {status}: {complaint}")

@@ -80,9 +80,10 @@ def test_an_apply_that_did_not_is_told_as_it_is(answers: list[Any], error: type[
     assert hint in failed.value.hint
 
 
-def test_a_refusal_is_not_asked_about() -> None:
-    script = Script(Apply=[UsageError("no")])
-    with pytest.raises(UsageError):
+@pytest.mark.parametrize("error", [UsageError("no"), ConnectError("other_ca", "no"), ConnectError("login", "no")])
+def test_what_was_refused_is_not_asked_about(error: LabctlError) -> None:
+    script = Script(Apply=[error])
+    with pytest.raises(type(error)):
         agent(script).apply("inj-1", "slow_disk", {})
     assert script.asked == ["Apply"]
 

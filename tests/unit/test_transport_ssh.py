@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -102,7 +103,8 @@ def test_sudo_for_users_other_than_root() -> None:
     [
         (70, b"", b"the agent does not answer at X\n", ConnectError, "w1: the agent does not answer at X"),
         (127, b"", b"sh: node-agent: not found\n", ConnectError, "w1 has no agent: sh: node-agent: not found"),
-        (1, b"", b"sudo: a password is required\n", AgentFailedError, "status 1: sudo: a password is required"),
+        (1, b"", b"sudo: a password is required\n", ConnectError, "w1: sudo: a password is required"),
+        (2, b"", b"Traceback\nOSError: broken\n", AgentFailedError, "status 2: OSError: broken"),
         (0, b"", b"", AgentFailedError, "status 0: no message"),
         (0, b"Welcome to w1!\n", b"", AgentFailedError, "answered by 'Welcome to w1!'"),
         (0, b'{"reply":{"node":3}}\n', b"", AgentFailedError, "was answered by"),
@@ -192,6 +194,20 @@ def test_a_port_that_hangs_up(tmp_path: Path) -> None:
         threading.Thread(target=hang_up, daemon=True).start()
         assert _refused(server.node(ssh_port=rude.getsockname()[1])).cause == "closed"
         rude.shutdown(socket.SHUT_RDWR)
+
+
+def test_paramiko_keeps_its_log_to_itself(tmp_path: Path) -> None:
+    code = (
+        "import sys; from labctl.lab.model import Node; from labctl.transport.connect import node_clock_by_ssh\n"
+        "print(node_clock_by_ssh(Node(name='w1', address='127.0.0.1', ssh_port=int(sys.argv[1]))))"
+    )
+    with closing(socket.create_server(("127.0.0.1", 0))) as rude:
+        hang_up = threading.Thread(target=lambda: rude.accept()[0].close())  # noqa: PLW0108
+        hang_up.start()
+        port = str(rude.getsockname()[1])
+        done = subprocess.run([sys.executable, "-c", code, port], cwd=ROOT, capture_output=True, text=True)
+        hang_up.join()
+    assert (done.stdout, done.stderr) == ("None\n", "")
 
 
 def test_the_clock_of_a_node(tmp_path: Path) -> None:

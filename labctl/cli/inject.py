@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import hashlib
 import re
 import secrets
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from labctl.cli.parameters import example_lines, given_parameters, option_for, p
 from labctl.cli.planting import Request, plan_everywhere, plant_everywhere
 from labctl.cli.session import Session
 from labctl.errors import UnsupportedError, UsageError
+from labctl.report.duration import format_duration
 from labctl.report.injections import injected_text
 from labctl.report.plans import plan_text, reach_rows
 from labctl.report.text import labelled
@@ -24,10 +26,10 @@ from node_agent.catalog import catalog
 from node_agent.errors import Refusal
 from node_agent.fault import Fault, build_fault
 from node_agent.injection import ID_PATTERN, InjectionView
+from node_agent.leases import DEFAULT_LEASE_S
 
 ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
-RANDOM_SEED_LIMIT = 2**32
-"""Random seeds stay short enough to be typed again."""
+_LEASE = format_duration(DEFAULT_LEASE_S)
 
 RESERVED = {"nodes", "lease_s", "plan", "injection_id", "lab", "transport", "json", "help"}
 
@@ -35,6 +37,11 @@ RESERVED = {"nodes", "lease_s", "plan", "injection_id", "lab", "transport", "jso
 def new_injection_id() -> str:
     """Eight characters of lower-case base32: 40 random bits."""
     return "".join(secrets.choice(ID_ALPHABET) for _ in range(8))
+
+
+def seed_of(injection_id: str) -> int:
+    """The seed where none is given: as random as the id, the same when the id is given again, short to type."""
+    return int.from_bytes(hashlib.sha256(injection_id.encode()).digest()[:4], "big")
 
 
 class InjectGroup(LabGroup):
@@ -77,7 +84,7 @@ def _shared_options(function: Any) -> Any:
         click.option("--id", "injection_id", metavar="ID", callback=_check_id,
                      help="Id of the injection; giving it again is the same injection.  [default: random]"),
         click.option("--plan", is_flag=True, help="Only say what would be done; change nothing."),
-        duration_option(required=False, help="Lease, after which the fault heals by itself.  [default: 15m]"),
+        duration_option(required=False, help=f"Lease; when it ends the fault heals.  [default: {_LEASE}]"),
         nodes_option(required=True, help="Node to plant it on; may be repeated."),
     ):  # fmt: skip
         function = decorator(function)
@@ -93,7 +100,8 @@ def _check_id(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 def build_request(fault: type[Fault], options: Mapping[str, Any]) -> Request:
     """What is asked of every node. Raises :class:`UsageError` naming the parameter that is wrong."""
     given = given_parameters(options, parameters_of(fault))
-    given.setdefault("seed", secrets.randbelow(RANDOM_SEED_LIMIT))
+    injection_id = options.get("injection_id") or new_injection_id()
+    given.setdefault("seed", seed_of(injection_id))
     try:
         built = build_fault(fault, given)
     except Refusal as refusal:
@@ -105,7 +113,7 @@ def build_request(fault: type[Fault], options: Mapping[str, Any]) -> Request:
             refusal.allowed or f"see: labctl inject {fault.name} --help",
         ) from None
     return Request(
-        id=options.get("injection_id") or new_injection_id(),
+        id=injection_id,
         fault=fault.name,
         parameters=built.model_dump(mode="json"),
         lease_s=options.get("lease_s") or 0.0,

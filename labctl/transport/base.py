@@ -88,10 +88,7 @@ def answered_error(node: str, error: pb.Error) -> LabctlError:
     message = f"{node}: {error.message}"
     match error.code:
         case "refused" | "not_found" | "conflict":
-            allowed = error.allowed
-            if error.field:
-                allowed = f"{error.field}: {allowed}" if allowed else f"the wrong field is {error.field}"
-            return UsageError(message, allowed)
+            return UsageError(message, error.allowed or (f"the field is {error.field}" if error.field else ""))
         case "unsupported":
             return UnsupportedError(message, error.allowed)
         case "stuck":

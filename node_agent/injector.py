@@ -189,13 +189,22 @@ class Injector:
 
     def tick(self) -> None:
         """End what has run out, and try again what is stuck. Called every half second or so."""
-        now = self._host.boottime()
         for live in tuple(self._live.values()):
-            over = live.state == "active" and now >= live.expires
-            if over or (live.state == "stuck" and live.applied and live.backoff.due(now)):
-                with self._lock:
-                    if live.state in ("active", "stuck"):
-                        self._undo(live, "expired" if over else live.reason)
+            if live.state not in ("active", "stuck"):
+                continue
+            with self._lock:
+                try:
+                    self._end_if_due(live)
+                except Exception as bug:  # clean-up: a bug in undoing one must not keep the others from ending
+                    live.state, live.left = "stuck", (f"undoing it raised {bug!r}",)
+                    log.exception("injection %s cannot be ended", live.id)
+
+    def _end_if_due(self, live: Live) -> None:
+        now = self._host.boottime()
+        if live.state == "active" and now >= live.expires:
+            self._undo(live, "expired")
+        elif live.state == "stuck" and live.applied and live.backoff.due(now):
+            self._undo(live, live.reason)
 
     # -- the parts -------------------------------------------------------------------------------------------
 

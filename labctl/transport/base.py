@@ -92,7 +92,7 @@ def answered_error(node: str, error: pb.Error) -> LabctlError:
         case "unsupported":
             return UnsupportedError(message, error.allowed)
         case "stuck":
-            return NodeDirtyError(message, error.allowed or f"labctl residue --node {node} shows what is left")
+            return NodeDirtyError(message, error.allowed or f"labctl node residue {node} shows what is left")
         case "stopped":
             return AgentFailedError(
                 error.code, message, error.allowed or "labctl stop --clear allows faults again"

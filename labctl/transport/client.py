@@ -157,7 +157,7 @@ def _decided(view: InjectionView) -> InjectionView:
     if view.state == "stuck":
         raise NodeDirtyError(
             f"{view.node}: {view.id} could not be undone: {'; '.join(view.residue)}",
-            f"labctl residue --node {view.node} shows what is left",
+            f"labctl node residue {view.node} shows what is left",
         )
     if view.error:
         raise AgentFailedError("apply_failed", f"{view.node}: {view.error}")

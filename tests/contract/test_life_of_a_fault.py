@@ -166,6 +166,26 @@ def test_lease_ends_it_whatever_the_wall_clock_says(rig: Rig, case: Case) -> Non
     assert (view.state, view.reason) == ("recovered", "expired") and rig.is_healthy()
 
 
+def test_a_bug_in_ending_one_does_not_keep_the_others(
+    rig: Rig, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    injector, _ = rig.agent()
+    injector.apply("inj-1", *case, 60)
+    buggy = dict(injector._live)["inj-1"]
+    rig.kernel.clock += 61
+    with monkeypatch.context() as patch:
+        patch.setattr(buggy.applied[0].step.__class__, "revert", _bug)
+        injector.tick()
+    assert injector.view("inj-1").state == "stuck" and "ZeroDivisionError" in injector.view("inj-1").residue[0]
+    rig.kernel.clock += 2
+    injector.tick()
+    assert injector.view("inj-1").state == "recovered" and rig.is_healthy()
+
+
+def _bug(*_: object) -> None:
+    raise ZeroDivisionError
+
+
 def test_extend_counts_from_now(rig: Rig, case: Case) -> None:
     injector, _ = rig.agent()
     injector.apply("inj-1", *case, 60)

@@ -1,7 +1,7 @@
 """Runs on a node as root, with the node's own agent stopped: kills an agent after every journal record, for real.
 
 Each life is a process of its own that plants a fault on the real kernel and takes it back, and gets SIGKILL right
-after its n-th record is on disk. The next process starts as an agent does after a crash. Prints a JSON line a life.
+after its n-th record is on disk. The next process starts as an agent does after a crash. Prints a line a life.
 """
 
 import json
@@ -12,9 +12,9 @@ from pathlib import Path
 
 sys.path.insert(0, "/opt/groundfault/lib")
 
-from node_agent.host.real import RealHost  # noqa: E402
-from node_agent.injector import Injector  # noqa: E402
-from node_agent.probe import run_probes  # noqa: E402
+from node_agent.host.real import RealHost
+from node_agent.injector import Injector
+from node_agent.probe import run_probes
 
 STATE = Path("/var/lib/groundfault")
 

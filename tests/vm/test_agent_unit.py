@@ -14,7 +14,7 @@ import node_agent
 from labctl.lab.model import Node
 from labctl.transport.base import ConnectError
 from labctl.transport.connect import AgentClient, connect
-from tests.vm.conftest import LabUnderTest, ssh
+from tests.lab import LabUnderTest, ssh
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(900)]
 

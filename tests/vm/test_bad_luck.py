@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from labctl.progress import PlainProgress
-from tests.vm.conftest import LabUnderTest, ssh
-from tests.vm.user import labctl, labctl_json, until
+from tests.lab import LabUnderTest, ssh
+from tests.user import labctl, labctl_json, until
 
 pytestmark = pytest.mark.vm
 FILE = "/srv/data/seed/2.bin"

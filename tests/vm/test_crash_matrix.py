@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.vm.conftest import LabUnderTest, ssh
+from tests.lab import LabUnderTest, ssh
 
 pytestmark = pytest.mark.vm
 DRIVER = Path(__file__).with_name("crash_driver.py")

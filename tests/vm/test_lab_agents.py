@@ -7,7 +7,7 @@ import time
 import pytest
 
 from labctl.progress import PlainProgress
-from tests.vm.conftest import LabUnderTest, ssh
+from tests.lab import LabUnderTest, ssh
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(900)]
 

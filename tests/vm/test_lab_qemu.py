@@ -18,7 +18,7 @@ from labctl.lab.model import LabOptions, Node
 from labctl.lab.qemu import QemuLab
 from labctl.lab.state import read_record, run_dir
 from labctl.progress import PlainProgress, SilentProgress
-from tests.vm.conftest import ssh
+from tests.lab import ssh
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(900)]
 

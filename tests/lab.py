@@ -1,4 +1,4 @@
-"""A lab of real nodes for the tests in this directory, booted once a session with state of its own."""
+"""A lab of real nodes for tests, booted once a session with state of its own."""
 
 from __future__ import annotations
 

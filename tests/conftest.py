@@ -1,4 +1,4 @@
-"""The lab that tests share. In CI a skipped test is a failure, unless its reason is on the list in tests/allowed-skips.txt."""
+"""The lab that tests share, and: in CI a skip is a failure, unless its reason is in tests/allowed-skips.txt."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import lab as lab  # one fixture for vm and e2e, so that one lab is booted for both
+from tests.lab import lab  # noqa: F401  one fixture for vm and e2e, so that one lab is booted for both
 
 ALLOWED = Path(__file__).with_name("allowed-skips.txt")
 

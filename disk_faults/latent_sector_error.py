@@ -69,7 +69,7 @@ class LatentSectorError(Fault):
     @field_validator("sectors")
     @classmethod
     def _sectors_of_a_file(cls, value: int, info: ValidationInfo) -> int:
-        if info.data.get("range"):
+        if info.data.get("range") and value != UNIT_SECTORS:  # the default, written out, is no contradiction
             raise ValueError("range says how many sectors; leave this out")
         return value
 
@@ -129,7 +129,11 @@ class LatentSectorError(Fault):
     def _in_file(self, reader: Reader, facts: Facts, disk: DataDisk, path: str, info: FileInfo) -> BadSectors:
         unit = min(UNIT_SECTORS, max(1, reader.disk.block_size(path) // SECTOR))
         count = -(-self.sectors // unit)
-        layout = layout_of(reader.disk.extents(path), info.size, unit, disk.table)
+        try:
+            extents = reader.disk.extents(path)
+        except OSError as error:
+            raise ConflictError(f"file: {path} cannot be mapped: {error.strerror}", field="file") from error
+        layout = layout_of(extents, info.size, unit, disk.table)
         if layout.units < count:
             why = f" (not usable: {layout.why_not()})" if layout.barred else ""
             field = "sectors" if layout.units else "file"

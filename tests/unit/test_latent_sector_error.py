@@ -68,7 +68,7 @@ def planted(host: SimulatedHost, **parameters: Any) -> tuple[LatentSectorError, 
     [
         ({"file": "/srv/data/a", "range": "0+8"}, "range", "exclude"),
         ({"range": "8"}, "range", "START+COUNT"),
-        ({"range": "0+8", "sectors": 8}, "sectors", "range says"),
+        ({"range": "0+8", "sectors": 16}, "sectors", "range says"),
         ({"sectors": 0}, "sectors", "greater"),
         ({"sectors": 513}, "sectors", "less"),
         ({"schedule": "every:3"}, "schedule", "bad by its place"),
@@ -99,6 +99,21 @@ def test_bad_input_names_the_field_and_what_is_allowed(
         fault(**parameters).locate(host, facts_of(host))
     assert refused.value.field == field
     assert text in refused.value.message and "\n" not in refused.value.message
+
+
+@pytest.mark.parametrize("parameters", LatentSectorError.examples)
+def test_parameters_written_out_whole_mean_the_same(parameters: Mapping[str, Any]) -> None:
+    one = fault(**parameters)
+    assert fault(**one.model_dump(mode="json")) == one
+
+
+def test_a_file_that_cannot_be_mapped_is_told(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: str, *, sync: bool = True) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(host.disk, "extents", refuse)
+    with pytest.raises(ConflictError, match="cannot be mapped: Operation not supported"):
+        fault(file="/srv/data/a").locate(host, facts_of(host))
 
 
 def test_a_file_on_a_file_system_that_does_not_tell_places_is_refused(host: SimulatedHost) -> None:

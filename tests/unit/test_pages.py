@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,8 +19,15 @@ SIZE = 1 << 20
 
 
 @pytest.fixture
-def file(tmp_path: Path) -> Iterator[str]:
-    path = tmp_path / "file"
+def folder() -> Iterator[Path]:
+    """A directory beside this file: /tmp may be a file system that lives in memory and has nothing to evict."""
+    with tempfile.TemporaryDirectory(dir=Path(__file__).parent, prefix=".pages-") as name:
+        yield Path(name)
+
+
+@pytest.fixture
+def file(folder: Path) -> Iterator[str]:
+    path = folder / "file"
     path.write_bytes(bytes(range(256)) * (SIZE // 256))
     fd = os.open(path, os.O_RDONLY)
     os.fsync(fd)
@@ -46,7 +54,7 @@ def test_pages_leave_the_cache_and_no_byte_is_lost(file: str) -> None:
     disk = Disks()
     everything = [(at, PAGE) for at in range(0, SIZE, PAGE)]
     if len(disk.cached(file, everything)) < len(everything):
-        pytest.fail("the temporary directory's file system does not show its page cache")
+        pytest.fail("the file system of this checkout does not show its page cache")
     assert disk.drop_pages(file, [(40 * PAGE, PAGE), (41 * PAGE, 10)]) == ()
     assert disk.cached(file, [(40 * PAGE, PAGE), (41 * PAGE, PAGE)]) == ()
     assert Path(file).read_bytes() == bytes(range(256)) * (SIZE // 256)
@@ -77,8 +85,8 @@ def test_direct_read_is_of_the_disk_and_short_at_the_end(file: str) -> None:
         disk.direct_read(f"{file}.gone", 0, PAGE)
 
 
-def test_extents_of_a_fresh_file_have_a_place(tmp_path: Path) -> None:
-    path = tmp_path / "fresh"
+def test_extents_of_a_fresh_file_have_a_place(folder: Path) -> None:
+    path = folder / "fresh"
     path.write_bytes(b"x" * 65536)
     extents = Disks().extents(str(path))
     assert sum(e.length for e in extents) == 65536 and "last" in extents[-1].flags

@@ -16,7 +16,7 @@ demo: setup ## boot the lab, plant a bad sector, see it, heal it
 	@$(BIN)/labctl demo
 
 test: setup check ## every test: fast ones first, then real kernels in virtual machines
-	@$(PYTEST) tests/unit tests/contract
+	@$(PYTEST) -n auto --dist worksteal tests/unit tests/contract
 	@$(PYTEST) tests/vm tests/e2e
 
 check: ## format, lint, types, generated code

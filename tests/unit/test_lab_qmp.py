@@ -94,27 +94,3 @@ def test_hang_up_and_silence_are_bounded(qemu: Callable[[Answer], Path], tmp_pat
         qmp.execute("query-status")
     with Qmp(qemu(lambda *_: []), timeout=0.3) as qmp, pytest.raises(QmpError, match="query-status"):
         qmp.execute("query-status")
-
-
-@pytest.mark.parametrize(
-    ("devices", "drive", "drivers", "expected"),
-    [
-        (("rootdev", "datadev", "mgmt", "lan", "scsi0"), "data0", ("qcow2", "file"), True),
-        (("rootdev", "datadev", "mgmt", "lan", "scsi0"), "fault0", ("qcow2", "blkdebug"), False),
-        (("rootdev", "datadev", "mgmt", "lan", "scsi0"), "data0", ("qcow2", "blkdebug"), False),
-        (("rootdev", "mgmt", "lan", "scsi0"), "", ("qcow2",), False),
-        (("rootdev", "datadev", "mgmt", "scsi0"), "data0", ("qcow2",), False),
-    ],
-)
-def test_a_machine_that_lost_a_device_cannot_load(
-    qemu: Callable[[Answer], Path], devices: tuple[str, ...], drive: str, drivers: tuple[str, ...], expected: bool
-) -> None:
-    def answer(command: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
-        if command == "qom-list":
-            return [{"return": [{"name": name, "type": "child<x>"} for name in devices]}]
-        if command == "qom-get":
-            return [{"return": "root0" if "rootdev" in arguments["path"] else drive}]
-        return [{"return": [{"drv": driver} for driver in drivers]}]
-
-    with Qmp(qemu(answer)) as qmp:
-        assert golden.loadable(qmp) is expected

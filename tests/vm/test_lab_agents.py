@@ -8,6 +8,7 @@ import pytest
 
 from labctl.progress import PlainProgress
 from tests.lab import LabUnderTest, ssh
+from tests.user import until
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(900)]
 
@@ -25,6 +26,19 @@ def test_reset_brings_back_the_very_agents_with_a_right_clock(lab: LabUnderTest)
         says = float(ssh(node, "date +%s.%N").stdout)
         assert asked - 0.5 <= says <= time.time() + 0.5
         assert ssh(node, ask).stdout == before[node.name]
+
+
+def test_the_clocks_of_a_restored_guest_do_not_run_on(lab: LabUnderTest) -> None:
+    """The watchdogs of a guest that seems to have slept for minutes would end its agent."""
+
+    def since_boot() -> float:
+        return float(ssh(lab.node("w1"), "cut -d' ' -f1 /proc/uptime").stdout)
+
+    lab.reset()
+    first = since_boot()
+    until("the node has been up for a while", lambda: since_boot() > first + 20)
+    lab.reset()
+    assert since_boot() < first + 15
 
 
 def test_snapshot_has_no_control_connection_in_it(lab: LabUnderTest) -> None:

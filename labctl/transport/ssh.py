@@ -8,6 +8,7 @@ import shlex
 import socket
 import time
 from collections.abc import Generator, Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from google.protobuf import json_format
@@ -105,7 +106,7 @@ class SshTransport(ClosingTransport):
                 channel.sendall(body.encode())
                 channel.shutdown_write()
                 return channel
-            except (SSHException, OSError) as error:
+            except (SSHException, OSError, EOFError) as error:  # EOFError: paramiko could not write to the socket
                 self.close()  # a kept login that has died since: once more with a new one
                 lost = str(error) or type(error).__name__
             if not again:
@@ -178,7 +179,8 @@ def _ended(channel: Channel) -> tuple[int, str]:
         while channel.recv_stderr_ready():
             complaint += channel.recv_stderr(65536)
     finally:
-        channel.close()
+        with suppress(OSError, EOFError):  # the login may be gone, and the channel with it
+            channel.close()
     status = channel.exit_status if channel.status_event.is_set() else -1
     lines = complaint.decode(errors="replace").strip().splitlines()
     return status, lines[-1] if lines else "no message"

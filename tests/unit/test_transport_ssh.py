@@ -140,6 +140,28 @@ def test_a_login_that_has_died_is_made_anew(tmp_path: Path) -> None:
         assert AgentClient(transport).facts().node == "w1"
 
 
+@pytest.mark.parametrize("lost", [EOFError(), OSError("reset"), paramiko.SSHException("not active")])
+@pytest.mark.parametrize("where", ["open_session", "exec_command"])
+def test_however_a_login_dies_it_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: Exception, where: str
+) -> None:
+    owner = paramiko.Transport if where == "open_session" else paramiko.Channel
+    whole = getattr(owner, where)
+    calls = []
+
+    def dies_once(self: object, *arguments: object, **options: object) -> object:
+        calls.append(where)
+        if len(calls) == 1:
+            raise lost
+        return whole(self, *arguments, **options)
+
+    monkeypatch.setattr(owner, where, dies_once)
+    reply = b'{"reply":{"node":"w1","contract":1}}\n'
+    with SshServer(tmp_path, answering(0, reply)) as server, SshTransport(server.node()) as transport:
+        assert AgentClient(transport).facts().node == "w1"
+    assert len(calls) == 2
+
+
 def _refused(node: Node) -> ConnectError:
     with pytest.raises(ConnectError) as refused, connect(node, None, "ssh") as transport:
         AgentClient(transport).facts(5)

@@ -150,6 +150,7 @@ def _ensure_rootfs(progress: Progress) -> Path:
             "--variant=minbase",
             "--format=tar",
             f"--architectures={ARCHITECTURE}",
+            f"--keyring={source.keyring}",
             f"--include={','.join(PACKAGES)}",
             *(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT),
             "--dpkgopt=force-confold",
@@ -158,7 +159,7 @@ def _ensure_rootfs(progress: Progress) -> Path:
             f"--customize-hook={hook}",
             SUITE,
             str(work / "root.tar"),
-            f"deb [signed-by={source.keyring}] {source.uri} {SUITE} main",
+            *((f"deb [signed-by={source.keyring}] {source.uri} {SUITE} main",) if source.uri else ()),
         )
         environment = {**os.environ, "GROUNDFAULT_INIT": (_guest() / "initramfs-init").read_text()}
         if "'" in str(overlay):

@@ -1,0 +1,1 @@
+"""The control side: commands nodes, runs labs. Needs no root."""

@@ -1,0 +1,1 @@
+"""Incident problems: real services that break for real reasons."""

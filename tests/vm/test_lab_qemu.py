@@ -86,7 +86,7 @@ def test_reset_takes_memory_and_both_disks_back(bare: QemuLab) -> None:
         ssh(node, "touch /etc/mark /srv/data/mark /run/mark && sync")
     before = pids(bare)
     bare.reset(nothing, PlainProgress())
-    assert pids(bare) == before
+    assert len(set(pids(bare)) - set(before)) == len(before), "each is a new process, whose clock has no past"
     for node in bare.nodes():
         assert ssh(node, "ls /etc/mark /srv/data/mark /run/mark", check=False).returncode == 2
         assert ssh(node, "hostname").stdout.strip() == node.name

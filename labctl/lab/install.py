@@ -158,6 +158,8 @@ def install(
     _configure(root, files())
     task.update("starting the agent", 0.7)
     root.run("systemctl", "enable", at.UNIT)
+    # On disk before it starts: a power cut must not leave an empty unit, which systemd takes for a mask.
+    root.run("sync", "-f", at.PROGRAM, at.CONFIG, at.UNIT_FILE)
     root.run("systemctl", "restart", at.UNIT, timeout_s=300)
     task.update("waiting for its answer", 0.8)
     ready(remote.node)

@@ -19,6 +19,7 @@ from labctl.lab.files import tail
 from labctl.lab.qmp import Qmp, QmpError
 
 DATA_SERIAL = "gfdata"
+_ABSENT_LOOKS = 10
 START_S = 30.0
 _KERNEL_LINE = (
     "console=ttyS0 root=/dev/vda rw quiet mitigations=off fsck.mode=skip systemd.show_status=0"
@@ -158,13 +159,15 @@ def start(machine: Machine, *, paused: bool) -> None:
     at.pidfile.unlink(missing_ok=True)
     processes.spawn(argv(machine, paused=paused), at.log)
     deadline = time.monotonic() + START_S
+    absent = 0
     while True:
         try:
             with Qmp(at.qmp):
                 return
         except QmpError:
-            gone = not processes.sweep(str(at.qmp))
-        if gone:
+            # Between fork and exec, and within exec, a process shows no command line for a moment.
+            absent = 0 if processes.sweep(str(at.qmp)) else absent + 1
+        if absent > _ABSENT_LOOKS:
             said = tail(at.log)
             if "host forwarding" in said:
                 raise PortTakenError(f"{machine.name}: a forwarded port was taken", said)

@@ -118,11 +118,10 @@ class QemuLab:
         """Boot a node that is off from its disks as they are, and wait until systemd has brought it up."""
         progress = progress or SilentProgress()
         with self._locked(progress):
-            record, one = self._known(), self._machine(name)
-            if machine.pid(one) is not None:
+            if machine.pid(self._machine(name)) is not None:
                 return
-            fleet.start_switch(record.run_dir, self.directory / "switch.log")
-            self._boot((one,), progress)
+            self._prepare_run(self._with_free_ports(self._known()))
+            self._boot((self._machine(name),), progress)
 
     def _keep(self, record: Record, wanted: LabOptions, ready: Ready, progress: Progress) -> None:
         """`up` on a running lab."""

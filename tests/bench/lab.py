@@ -23,6 +23,9 @@ from typing import Any
 import psutil
 
 from labctl.cli.world import RealTools
+from labctl.lab.accelerator import accelerator
+from labctl.lab.image import ensure_image
+from labctl.progress import PlainProgress
 from labctl.transport.client import AgentClient
 
 LAB = "bench"
@@ -52,9 +55,7 @@ def summary(times: Sequence[float]) -> dict[str, Any]:
 
 def machine() -> dict[str, Any]:
     """What the numbers were measured on."""
-    from labctl.lab.accelerator import accelerator
-    from labctl.progress import PlainProgress
-
+    image = ensure_image(True, PlainProgress())
     model = next(
         (x.split(":")[1].strip() for x in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in x), ""
     )
@@ -66,7 +67,7 @@ def machine() -> dict[str, Any]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "qemu": qemu.splitlines()[0],
-        "accelerator": accelerator(PlainProgress()).name,
+        "accelerator": accelerator(image.kernel, image.initrd, PlainProgress()).name,
     }
 
 

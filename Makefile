@@ -17,7 +17,7 @@ demo: setup ## boot the lab, plant a bad sector, see it, heal it
 
 test: setup check ## every test: fast ones first, then real kernels in virtual machines
 	@$(PYTEST) -n auto --dist worksteal tests/unit tests/contract
-	@$(PYTEST) -n 2 --dist loadfile --durations 30 tests/vm tests/e2e
+	@$(PYTEST) --durations 30 tests/vm tests/e2e
 
 check: ## format, lint, types, generated code
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .

@@ -85,10 +85,6 @@ class Facts(_Value):
             Missing(capability=c.name, reason=c.reason, remedy=c.remedy) for c in lacking if not c.available
         )
 
-    def mount_of(self, device: str) -> Mount | None:
-        """The first mount of block device "major:minor"."""
-        return next((m for m in self.mounts if m.device == device), None)
-
 
 class Target(_Value):
     """Where a fault lands on one node, found by looking. Each fault has its own subclass."""

@@ -27,7 +27,7 @@ from node_agent.errors import (
     UnsupportedError,
 )
 from node_agent.facts import gather_facts
-from node_agent.fault import Capability, Evidence, Facts, Missing, PlanNotes, build_fault, tag_of
+from node_agent.fault import TAG_PREFIX, Capability, Evidence, Facts, Missing, PlanNotes, build_fault, tag_of
 from node_agent.host import CommandError, Host
 from node_agent.injection import ENDED, ID_PATTERN, InjectionView, Live, Plan
 from node_agent.journal import KEEP_CLOSED, Entry, Journal, Record
@@ -106,7 +106,7 @@ class Injector:
             live = [x for x in self._live.values() if x.state not in ENDED]
             touched = {pair for x in self._live.values() for pair in x.touched}
         if baseline is None:
-            baseline = {c: {i: t for i, t in items.items() if "groundfault-" not in f"{i} {t}"}
+            baseline = {c: {i: t for i, t in items.items() if TAG_PREFIX not in f"{i} {t}"}
                         for c, items in now.items()}  # fmt: skip
         return compare(baseline, now, [x.id for x in live], touched)
 

@@ -11,10 +11,8 @@ from collections.abc import Iterable, Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from node_agent.fault import TAG_PREFIX
 from node_agent.host import DmTarget, Reader
-
-FOREIGN_MARK = "groundfault-"
-"""Devices with this in front of their name were made by an injection."""
 
 
 class TableLine(BaseModel):
@@ -82,7 +80,7 @@ def resolved(line: TableLine, known: Mapping[str, str]) -> DmTarget:
 
 def made_devices(reader: Reader) -> dict[str, str]:
     """Names of the devices that injections made, by "major:minor"; a loop device has the name of what is below."""
-    made = {info.number: info.name for info in reader.dm.list() if info.name.startswith(FOREIGN_MARK)}
+    made = {info.number: info.name for info in reader.dm.list() if info.name.startswith(TAG_PREFIX)}
     by_node = {node_path(number): name for number, name in made.items()}
     return made | {loop.number: by_node[loop.backing] for loop in reader.loop.list() if loop.backing in by_node}
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from node_agent.fault import TAG_PREFIX
+from node_agent.fault import tag_of
 from node_agent.host import DmTarget, LoopInfo
 from node_agent.host.dm import pack_table, unpack_table
 from node_agent.steps.dm_names import (
-    FOREIGN_MARK,
     TableLine,
     holder_of,
     lines_of,
@@ -115,7 +114,10 @@ def test_what_cannot_be_cut_is_not_cut() -> None:
 
 
 def test_the_mark_of_a_device_is_the_mark_of_an_injection() -> None:
-    assert FOREIGN_MARK == TAG_PREFIX
+    host = SimulatedHost(fresh_kernel())
+    assert made_devices(host) == {}
+    made = host.dm.create(f"{tag_of('a')}-bad", [DmTarget(0, 8, "error", "")])
+    assert made_devices(host) == {made.number: f"{tag_of('a')}-bad"}
 
 
 def _overlay(host: SimulatedHost, name: str, *ranges: tuple[int, int]) -> DmOverlay:

@@ -24,6 +24,7 @@ from node_agent.errors import (
     Refusal,
     StoppedError,
     StorageError,
+    StuckError,
     UnsupportedError,
 )
 from node_agent.facts import gather_facts
@@ -219,7 +220,7 @@ class Injector:
         if known.fault != fault_name or dict(known.parameters) != wanted:
             raise ConflictError(f"the id {known.id} belongs to another injection ({known.fault})", field="id")
         if known.error:
-            raise ApplyError(known.error)
+            raise self._failure(known)
         return self._view(known)
 
     def _refuse_conflicts(self, plan: Plan) -> None:
@@ -289,13 +290,14 @@ class Injector:
             if isinstance(error, (OSError, CommandError, AgentError)) and not isinstance(
                 error, (ConflictError, StorageError)
             ):
-                raise ApplyError(self._failure_text(live)) from error
+                raise self._failure(live) from error
             raise
 
-    def _failure_text(self, live: Live) -> str:
+    def _failure(self, live: Live) -> AgentError:
+        """What to tell of an injection that failed: a node left dirty is another thing than one that is well."""
         if live.state == "recovered":
-            return f"{live.error}; everything done so far was undone"
-        return f"{live.error}; and it could not be undone: {'; '.join(live.left)}"
+            return ApplyError(f"{live.error}; everything done so far was undone")
+        return StuckError(f"{live.error}; and it could not be undone: {'; '.join(live.left)}")
 
     def _undo(self, live: Live, why: str) -> None:
         live.evidence = self._read_evidence(live) or live.evidence

@@ -16,6 +16,7 @@ from node_agent.errors import (
     Refusal,
     StoppedError,
     StorageError,
+    StuckError,
 )
 from node_agent.fault import build_fault, tag_of
 from node_agent.journal import decode
@@ -294,6 +295,28 @@ def test_a_fault_that_does_not_bite_is_undone(rig: Rig, case: Case, monkeypatch:
         raise ApplyError("the read did not fail")
 
     monkeypatch.setattr(cls, "prove", toothless)
+    with pytest.raises(ApplyError, match="undone"):
+        injector.apply("inj-1", *case, 60)
+    assert rig.is_healthy()
+
+
+def test_a_failure_that_cannot_be_undone_is_told_from_one_that_was(
+    rig: Rig, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    injector, _ = rig.agent()
+    first = type(injector.plan("inj-1", *case).steps[0])
+
+    def toothless(*_: object) -> None:
+        raise ApplyError("the read did not fail")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(find_fault(case[0]), "prove", toothless)
+        patch.setattr(first, "revert", _no_space)
+        for _ in range(2):  # the second asks about the same id
+            with pytest.raises(StuckError, match="could not be undone"):
+                injector.apply("inj-1", *case, 60)
+    rig.kernel.clock += 2
+    injector.tick()
     with pytest.raises(ApplyError, match="undone"):
         injector.apply("inj-1", *case, 60)
     assert rig.is_healthy()

@@ -43,6 +43,9 @@ PACKAGES = (
     "procps",
     "fdisk",
     "busybox-static",
+    "libbpf1",
+    "bpftool",
+    "strace",
 )
 _LEFT_OUT = (
     "/usr/share/doc/*",

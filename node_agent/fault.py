@@ -7,9 +7,9 @@ command line, the schema, the documentation and the contract tests find it. See 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from node_agent.errors import Refusal
 from node_agent.host import Reader
@@ -103,8 +103,45 @@ class PlanNotes(_Value):
     warnings: tuple[str, ...] = ()
 
 
+def _readable(text: str) -> str:
+    """Names of processes and files hold any bytes: what is no UTF-8 or not printable is shown as an escape."""
+    known = text.encode(errors="surrogateescape").decode(errors="backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in known)
+
+
+_Readable = Annotated[str, AfterValidator(_readable)]
+
+MAX_SAMPLES = 32
+"""Hits that one look at the evidence carries; how many there were in all says `hits`."""
+
+
+class Hit(_Value):
+    """One time a fault bit, as the kernel saw it.
+
+    `sequence` counts up within an injection and may leave gaps (not every hit is kept); `time_us` is microseconds
+    since the node booted, on the clock that also runs while it sleeps; `where` is a path or an address and
+    `answer` what the caller got, such as EIO; both may be empty.
+    """
+
+    sequence: int = Field(ge=0, lt=2**64)
+    time_us: int = Field(ge=0, lt=2**64)
+    pid: int = Field(ge=0, lt=2**32)
+    tid: int = Field(ge=0, lt=2**32)
+    comm: _Readable
+    call: _Readable
+    where: _Readable = ""
+    answer: _Readable = ""
+
+
+def _latest(samples: tuple[Hit, ...]) -> tuple[Hit, ...]:
+    return tuple(sorted(samples, key=lambda hit: hit.sequence)[-MAX_SAMPLES:])
+
+
 class Evidence(_Value):
-    """Kernel state that shows a fault: whether its objects are there, and how often it has bitten."""
+    """Kernel state that shows a fault: whether its objects are there, and how often it has bitten.
+
+    `samples` are the latest hits, oldest first; of more than :data:`MAX_SAMPLES` the last are kept.
+    """
 
     armed: bool
     hits: int
@@ -112,6 +149,7 @@ class Evidence(_Value):
     log: tuple[str, ...] = ()
     log_gap: bool = False
     notes: tuple[str, ...] = ()
+    samples: Annotated[tuple[Hit, ...], AfterValidator(_latest)] = ()
 
 
 class Fault(BaseModel):

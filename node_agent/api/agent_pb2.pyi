@@ -174,8 +174,28 @@ class ApplyRequest(_message.Message):
     lease_s: float
     def __init__(self, id: _Optional[str] = ..., fault: _Optional[str] = ..., parameters_json: _Optional[str] = ..., lease_s: _Optional[float] = ...) -> None: ...
 
+class Hit(_message.Message):
+    __slots__ = ("sequence", "time_us", "pid", "tid", "comm", "call", "where", "answer")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    TIME_US_FIELD_NUMBER: _ClassVar[int]
+    PID_FIELD_NUMBER: _ClassVar[int]
+    TID_FIELD_NUMBER: _ClassVar[int]
+    COMM_FIELD_NUMBER: _ClassVar[int]
+    CALL_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
+    ANSWER_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    time_us: int
+    pid: int
+    tid: int
+    comm: str
+    call: str
+    where: str
+    answer: str
+    def __init__(self, sequence: _Optional[int] = ..., time_us: _Optional[int] = ..., pid: _Optional[int] = ..., tid: _Optional[int] = ..., comm: _Optional[str] = ..., call: _Optional[str] = ..., where: _Optional[str] = ..., answer: _Optional[str] = ...) -> None: ...
+
 class Evidence(_message.Message):
-    __slots__ = ("armed", "hits", "counters", "log", "log_gap", "notes")
+    __slots__ = ("armed", "hits", "counters", "log", "log_gap", "notes", "samples")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -189,13 +209,15 @@ class Evidence(_message.Message):
     LOG_FIELD_NUMBER: _ClassVar[int]
     LOG_GAP_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
+    SAMPLES_FIELD_NUMBER: _ClassVar[int]
     armed: bool
     hits: int
     counters: _containers.ScalarMap[str, int]
     log: _containers.RepeatedScalarFieldContainer[str]
     log_gap: bool
     notes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, armed: _Optional[bool] = ..., hits: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., log: _Optional[_Iterable[str]] = ..., log_gap: _Optional[bool] = ..., notes: _Optional[_Iterable[str]] = ...) -> None: ...
+    samples: _containers.RepeatedCompositeFieldContainer[Hit]
+    def __init__(self, armed: _Optional[bool] = ..., hits: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., log: _Optional[_Iterable[str]] = ..., log_gap: _Optional[bool] = ..., notes: _Optional[_Iterable[str]] = ..., samples: _Optional[_Iterable[_Union[Hit, _Mapping]]] = ...) -> None: ...
 
 class Injection(_message.Message):
     __slots__ = ("id", "node", "fault", "parameters_json", "state", "target", "backend", "lease_s", "expires_in_s", "evidence", "residue", "reason", "error", "age_s")

@@ -17,7 +17,7 @@ from node_agent.api.views import (
     StepView,
 )
 from node_agent.errors import AgentError, Refusal
-from node_agent.fault import Capability, Evidence, Facts, Missing
+from node_agent.fault import Capability, Evidence, Facts, Hit, Missing
 from node_agent.injection import InjectionState, InjectionView, Plan
 from node_agent.residue import Difference
 from node_agent.version import CONTRACT
@@ -102,6 +102,7 @@ def injection_message(view: InjectionView) -> pb.Injection:
             log=view.evidence.log,
             log_gap=view.evidence.log_gap,
             notes=view.evidence.notes,
+            samples=[pb.Hit(**hit.model_dump()) for hit in view.evidence.samples],
         )
     return pb.Injection(
         id=view.id,
@@ -209,6 +210,7 @@ def injection_view(message: pb.Injection) -> InjectionView:
             log=tuple(message.evidence.log),
             log_gap=message.evidence.log_gap,
             notes=tuple(message.evidence.notes),
+            samples=tuple(_hit_of(hit) for hit in message.evidence.samples),
         )
     return InjectionView(
         id=message.id,
@@ -248,6 +250,10 @@ def residue_entries(message: pb.ResidueReply) -> tuple[Difference, ...]:
 
 def clock_change(message: pb.SetClockReply) -> ClockChange:
     return ClockChange(before_unix_s=message.before_unix_s, after_unix_s=message.after_unix_s)
+
+
+def _hit_of(message: pb.Hit) -> Hit:
+    return Hit(**{name: getattr(message, name) for name in Hit.model_fields})
 
 
 def _missing_of(messages: Iterable[pb.Missing]) -> tuple[Missing, ...]:

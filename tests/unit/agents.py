@@ -12,7 +12,7 @@ from typing import Any, cast
 from labctl.lab.model import Node
 from labctl.pki import LabAuthority
 from node_agent.errors import AgentError, NotFoundError
-from node_agent.fault import Capability, Evidence, Missing
+from node_agent.fault import Capability, Evidence, Hit, Missing
 from node_agent.host import Host
 from node_agent.injection import InjectionView, Plan
 from node_agent.residue import Difference
@@ -50,11 +50,18 @@ class FakeMachine:
         self.offset_s = unix_s - self.clock()
 
 
+HIT = Hit(
+    sequence=2**63, time_us=42_000_000, pid=7, tid=8, comm="postgres", call="pread64", where="/srv/a", answer="EIO"
+)
+
+
 def view(injection_id: str, **changes: Any) -> InjectionView:
     fields: dict[str, Any] = {
         "id": injection_id, "node": "w1", "fault": "slow_disk", "parameters": {"delay_ms": 5}, "state": "active",
         "target": "disk vdb", "backend": "dm", "lease_s": 900, "expires_in_s": 899.5, "age_s": 0.5,
-        "evidence": Evidence(armed=True, hits=3, counters={"seen": 4}, log=("line",), notes=("n",)),
+        "evidence": Evidence(
+            armed=True, hits=3, counters={"seen": 4}, log=("line",), notes=("n",), samples=(HIT,)
+        ),
     }  # fmt: skip
     return InjectionView(**(fields | changes))
 

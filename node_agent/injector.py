@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from node_agent.catalog import catalog, find_fault
+from node_agent.catalog import catalog, make_fault, sample_fault
 from node_agent.errors import (
     AgentError,
     ApplyError,
@@ -28,7 +28,7 @@ from node_agent.errors import (
     UnsupportedError,
 )
 from node_agent.facts import gather_facts
-from node_agent.fault import TAG_PREFIX, Capability, Evidence, Facts, Missing, PlanNotes, build_fault, tag_of
+from node_agent.fault import TAG_PREFIX, Capability, Evidence, Facts, Missing, PlanNotes, tag_of
 from node_agent.host import CommandError, Host
 from node_agent.injection import ENDED, ID_PATTERN, InjectionView, Live, Plan
 from node_agent.journal import KEEP_CLOSED, Entry, Journal, Record
@@ -69,13 +69,14 @@ class Injector:
         return gather_facts(self._host, self._node, self.capabilities())
 
     def support(self) -> tuple[tuple[str, tuple[Missing, ...]], ...]:
-        """Each fault of the catalogue with what this node lacks for it, at default parameters."""
+        """Each fault of the catalogue with what this node lacks for it, at default parameters or an example's."""
         facts = self.facts()
-        return tuple((name, cls().requires(facts)) for name, cls in catalog().items())
+        samples = ((name, sample_fault(cls)) for name, cls in catalog().items())
+        return tuple((name, (one,) if isinstance(one, Missing) else one.requires(facts)) for name, one in samples)
 
     def plan(self, injection_id: str, fault_name: str, parameters: Mapping[str, Any]) -> Plan:
-        """What :meth:`apply` would do now. Changes nothing."""
-        fault = build_fault(find_fault(fault_name), parameters)
+        """What :meth:`apply` would do now. Changes nothing. `fault_name` may be an alias."""
+        fault = make_fault(fault_name, parameters)
         facts = self.facts()
         missing = fault.requires(facts)
         if missing:
@@ -216,8 +217,8 @@ class Injector:
         return live
 
     def _same(self, known: Live, fault_name: str, parameters: Mapping[str, Any]) -> InjectionView:
-        wanted = build_fault(find_fault(fault_name), parameters).model_dump(mode="json")
-        if known.fault != fault_name or dict(known.parameters) != wanted:
+        wanted = make_fault(fault_name, parameters)
+        if known.fault != wanted.name or dict(known.parameters) != wanted.model_dump(mode="json"):
             raise ConflictError(f"the id {known.id} belongs to another injection ({known.fault})", field="id")
         if known.error:
             raise self._failure(known)

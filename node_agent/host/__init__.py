@@ -141,6 +141,35 @@ class LogReader(Protocol):
         """Records from `mark` on, and how many the ring buffer lost in between."""
 
 
+class HelpersReader(Protocol):
+    """Looking at the processes of injections, by the name that :meth:`Helpers.start` gave them."""
+
+    def pids(self, name: str) -> Sequence[int]:
+        """The processes of a helper, whoever started them; empty when it has ended."""
+
+    def traces(self, name: str) -> Sequence[str]:
+        """What is there of it, in words: processes and its control group."""
+
+    def ask(self, name: str, request: str, *, timeout_s: float = 5.0) -> str:
+        """The line with which a helper of this agent answers a line. Raises OSError where it has ended."""
+
+    def complaint(self, name: str) -> str:
+        """The last lines of its standard error; empty where this agent did not start it."""
+
+
+class Helpers(HelpersReader, Protocol):
+    """Starting and ending them."""
+
+    def start(self, name: str, argv: Sequence[str], *, payload: str, ready: str, ready_s: float) -> None:
+        """Start a program that dies with the agent; give it a line, if there is one, and wait for its line `ready`.
+
+        Raises :class:`HelperFailed` where that does not come; what has started is then still to be stopped.
+        """
+
+    def stop(self, name: str) -> None:
+        """End all its processes, politely first, and wait; none is fine. Raises OSError where one does not end."""
+
+
 class Reader(Protocol):
     """The machine, read only."""
 
@@ -152,6 +181,8 @@ class Reader(Protocol):
     def disk(self) -> DiskReader: ...
     @property
     def log(self) -> LogReader: ...
+    @property
+    def helpers(self) -> HelpersReader: ...
     def read_text(self, path: str) -> str:
         """A whole text file. Raises OSError."""
 
@@ -184,6 +215,8 @@ class Host(Protocol):
     def disk(self) -> Disk: ...
     @property
     def log(self) -> LogReader: ...
+    @property
+    def helpers(self) -> Helpers: ...
     def read_text(self, path: str) -> str: ...
     def exists(self, path: str) -> bool: ...
     def listdir(self, path: str) -> Sequence[str]: ...
@@ -207,3 +240,16 @@ class CommandError(Exception):
         what = "did not end in time" if status is None else f"ended with status {status}"
         super().__init__(f"{' '.join(argv)} {what}: {stderr.strip() or 'no message'}")
         self.argv, self.status, self.stderr = argv, status, stderr
+
+
+class HelperFailed(Exception):
+    """A helper ended before it was ready (`status`; minus a signal's number), or was not in time (None)."""
+
+    def __init__(self, program: str, status: int | None, complaint: str) -> None:
+        what = "was not ready in time" if status is None else f"ended with status {status}"
+        super().__init__(f"{program} {what}: {complaint or 'no message'}")
+        self.program, self.status, self.complaint = program, status, complaint
+
+    def told(self) -> str:
+        """What to tell of it: a helper that ends with status 1 has given its reason."""
+        return self.complaint if self.status == 1 and self.complaint else str(self)

@@ -13,6 +13,7 @@ from pathlib import Path
 from node_agent.host import CommandError, FileInfo
 from node_agent.host.disk import Disks
 from node_agent.host.dm import DeviceMapper
+from node_agent.host.helpers import HelperProcesses
 from node_agent.host.log import KernelLog
 from node_agent.host.loop import LoopDevices
 
@@ -27,6 +28,7 @@ class RealHost:
         self.loop = LoopDevices()
         self.disk = Disks()
         self.log = KernelLog()
+        self.helpers = HelperProcesses()
 
     def read_text(self, path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="surrogateescape")

@@ -59,7 +59,8 @@ class Rig:
     def is_healthy(self) -> bool:
         """Whether the kernel is as provisioning left it, and nothing of the agent's lies about."""
         strays = [p for p in self.kernel.texts if "groundfault-" in p]
-        return self.kernel.dm == self.healthy and not self.kernel.loops and not strays
+        helpers = [name for name, helper in self.kernel.helpers.items() if not helper.agent.dead]
+        return self.kernel.dm == self.healthy and not self.kernel.loops and not strays and not helpers
 
     def apply(self, injector: Injector, case: tuple[str, Mapping[str, Any]], lease_s: float = 60) -> bool:
         """True where the agent lived to say that the fault is active, False where it was killed."""

@@ -19,6 +19,7 @@ from node_agent.host import (
     DmTarget,
     Extent,
     FileInfo,
+    HelperFailed,
     LogRecord,
     LoopInfo,
 )
@@ -45,6 +46,16 @@ class SimFile:
 
 
 @dataclass
+class SimHelper:
+    """A helper process. It is there as long as the agent that started it is."""
+
+    agent: SimulatedHost
+    pid: int
+    argv: tuple[str, ...]
+    payload: str
+
+
+@dataclass
 class Kernel:
     """State that outlives the agent, and what a reboot leaves of it."""
 
@@ -55,6 +66,9 @@ class Kernel:
     healed: set[tuple[str, int]] = field(default_factory=set)
     reads: dict[str, int] = field(default_factory=dict)
     log: list[LogRecord] = field(default_factory=list)
+    helpers: dict[str, SimHelper] = field(default_factory=dict)
+    helper_says: str = '{"counters": {"hits": 0}, "attached": 1}'
+    helper_refuses: str = ""
     boot: int = 1
     clock: float = 1000.0
     wall: float = 1.8e9
@@ -64,7 +78,8 @@ class Kernel:
         """Power goes and comes back: device mapper is what provisioning sets up, /run is empty."""
         self.dm = {"data": ("252:0", PLAIN)}
         self.loops, self.healed, self.reads, self.log = {}, set(), {}, []
-        self.texts = {path: text for path, text in self.texts.items() if not path.startswith("/run/")}
+        self.texts = {p: text for p, text in self.texts.items() if not p.startswith(("/run/", "/sys/fs/cgroup/"))}
+        self.helpers = {}
         self.boot, self.clock, self.next_minor = self.boot + 1, 10.0, 1
 
 
@@ -93,6 +108,7 @@ class SimulatedHost:
     def __init__(self, kernel: Kernel, die_at: int = 0) -> None:
         self.kernel, self.die_at, self.changes, self.dead = kernel, die_at, 0, False
         self.dm, self.loop, self.disk, self.log = _Dm(self), _Loop(self), _Disk(self), _Log(self)
+        self.helpers = _Helpers(self)
 
     def change(self) -> None:
         """Counts a change; dies when its number comes up, and stays dead."""
@@ -142,8 +158,9 @@ class SimulatedHost:
         return sorted({p.removeprefix(f"{path}/").split("/")[0] for p in paths if p.startswith(f"{path}/")})
 
     def glob(self, pattern: str) -> Sequence[str]:
-        flat = pattern.replace("**", "*")
-        return sorted(p for p in (*self.kernel.files, *self.kernel.texts) if fnmatch.fnmatch(p, flat))
+        flat = {pattern.replace("**/", some).replace("**", "*") for some in ("", "*/")}
+        paths = {*self.kernel.files, *self.kernel.texts}
+        return sorted(p for p in paths if any(fnmatch.fnmatch(p, one) for one in flat))
 
     def file_info(self, path: str) -> FileInfo | None:
         file = self.kernel.files.get(path)
@@ -371,3 +388,46 @@ class _Log:
 
     def since(self, mark: int) -> tuple[Sequence[LogRecord], int]:
         return self._h.kernel.log[mark:], 0
+
+
+class _Helpers:
+    def __init__(self, host: SimulatedHost) -> None:
+        self._h = host
+
+    def _running(self, name: str) -> SimHelper | None:
+        found = self._h.kernel.helpers.get(name)
+        return found if found and not found.agent.dead else None
+
+    def pids(self, name: str) -> Sequence[int]:
+        self._h.alive()
+        running = self._running(name)
+        return [running.pid] if running else []
+
+    def traces(self, name: str) -> Sequence[str]:
+        group = f"/sys/fs/cgroup/{name}"
+        processes = [f"process {pid}" for pid in self.pids(name)]
+        return (*processes, *((f"control group {group}",) if group in self._h.kernel.texts else ()))
+
+    def ask(self, name: str, request: str, *, timeout_s: float = 5.0) -> str:
+        self._h.alive()
+        if self._running(name) is None:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH), name)
+        return self._h.kernel.helper_says
+
+    def complaint(self, name: str) -> str:
+        return ""
+
+    def start(self, name: str, argv: Sequence[str], *, payload: str, ready: str, ready_s: float) -> None:
+        self._h.change()
+        self._h.kernel.texts[f"/sys/fs/cgroup/{name}"] = ""
+        self._h.change()
+        if self._h.kernel.helper_refuses:
+            raise HelperFailed(argv[0], 1, self._h.kernel.helper_refuses)
+        pid = 5000 + len(self._h.kernel.helpers)
+        self._h.kernel.helpers[name] = SimHelper(self._h, pid, tuple(argv), payload)
+
+    def stop(self, name: str) -> None:
+        self._h.change()
+        self._h.kernel.helpers.pop(name, None)
+        self._h.change()
+        self._h.kernel.texts.pop(f"/sys/fs/cgroup/{name}", None)

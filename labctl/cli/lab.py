@@ -6,7 +6,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 from pydantic import ValidationError
@@ -18,7 +18,7 @@ from labctl.errors import ExitCode, LabctlError, UsageError
 from labctl.invalid import first_problem
 from labctl.lab.footprint import UNIT_FILE
 from labctl.lab.inventory import read_inventory
-from labctl.lab.model import LAB_NAME, LabOptions, Node, NodeStatus, Provider
+from labctl.lab.model import LAB_NAME, KernelName, LabOptions, Node, NodeStatus, Provider
 from labctl.lab.ssh import TakesHosts
 from labctl.report.status import NodeReport, reports_table
 from labctl.report.text import PlainTable
@@ -45,6 +45,11 @@ def _shown(field: str) -> str:
     "data_filesystem",
     type=click.Choice(["ext4", "xfs"]),
     help="File system of the data disk.  [default: ext4]",
+)
+@click.option(
+    "--kernel",
+    type=click.Choice(get_args(KernelName)),
+    help="Debian 13's, Debian 12's, or the lab's own with every fault facility.  [default: debian13]",
 )
 @click.option("--internet", is_flag=True, help="Let the nodes reach the internet.")
 @click.option("--bare", is_flag=True, help="Without the agent, for `labctl node install`.")

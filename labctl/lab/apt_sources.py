@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from labctl.errors import LabError
+from labctl.lab.tools import run
 
 MIRROR_VARIABLE = "GROUNDFAULT_DEBIAN_MIRROR"
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -124,3 +125,39 @@ def mirror(root: Path = Path("/etc/apt"), keyring: Path = KEYRING) -> Mirror:
         if candidate.is_file():
             return Mirror(uri, candidate)
     raise LabError("Debian's archive keys are missing on this machine", "apt-get install debian-archive-keyring")
+
+
+def download(package: str, suite: str, directory: Path) -> Path:
+    """The newest .deb of a package of a Debian suite, downloaded into `directory` and vouched for by apt.
+
+    This machine's own apt is left alone: lists, cache and sources are directories below `directory`. Raises
+    LabError where the machine names no Debian mirror, or apt cannot get the package.
+    """
+    source = mirror()
+    if not source.uri:
+        raise LabError(
+            f"no Debian mirror to get {package} from: apt on this machine has none", f"set {MIRROR_VARIABLE}"
+        )
+    for name in ("lists/partial", "cache/archives/partial", "etc"):
+        (directory / name).mkdir(parents=True)
+    (directory / "etc" / "sources.list").write_text(
+        f"deb [signed-by={source.keyring}] {source.uri} {suite} main\n"
+    )
+    (directory / "status").touch()
+    settings = {
+        "Dir::State::lists": directory / "lists",
+        "Dir::State::status": directory / "status",
+        "Dir::Cache": directory / "cache",
+        "Dir::Etc::sourcelist": directory / "etc" / "sources.list",
+        "Dir::Etc::sourceparts": "/dev/null",
+        "Dir::Etc::preferencesparts": "/dev/null",
+        "APT::Architecture": "amd64",
+        "APT::Sandbox::User": "root",  # apt's own user could not write below our directory
+        "Acquire::Languages": "none",
+    }
+    apt = ("apt-get", "--quiet", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}")))
+    run((*apt, "update"), f"reading the package list of Debian {suite}", timeout=300)
+    # `apt-get download` writes into the working directory, which is not ours to change.
+    inside = ("env", f"--chdir={directory}")
+    run((*inside, *apt, "download", package), f"downloading {package}", timeout=1800)
+    return next(directory.glob(f"{package}_*.deb"))

@@ -22,7 +22,7 @@ from labctl.lab.tools import run
 from labctl.progress import Progress, SilentProgress
 
 PYTHON_VERSION = "3.13"
-"""CPython of Debian 13, which the lab's own nodes have."""
+"""CPython of Debian 13, which most of the lab's nodes have."""
 
 _LAUNCHER = """#!/usr/bin/python3 -I
 import sys
@@ -30,7 +30,7 @@ sys.path.insert(0, "/opt/groundfault/lib")
 from node_agent.main import main
 sys.exit(main())
 """
-_KEPT = 6
+_KEPT = 12
 _LOCK_S = 900.0
 
 

@@ -1,8 +1,8 @@
-"""The image that nodes start from: Debian packages and a stock kernel, made into a disk without root.
+"""The image that nodes start from: Debian packages and a kernel, made into a disk without root.
 
-Three stages, each cached by the content that goes into it, each made beside its place and moved there: a root
-tar (by mmdebstrap), the agent's bundle, and the disk with its kernel and initramfs. A build that was interrupted
-goes on with the stages that are done.
+Stages, each cached by the content that goes into it, each made beside its place and moved there: a root tar (by
+mmdebstrap), the agent's bundle, the lab's own kernel where that is wanted, and the disk with its kernel and
+initramfs. A build that was interrupted goes on with the stages that are done.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tarfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -19,10 +20,11 @@ from labctl.errors import LabError
 from labctl.lab import apt_sources
 from labctl.lab.bundle import add_file, build_bundle, bundle_key
 from labctl.lab.files import locked, prune, scratch
+from labctl.lab.kernel import LabKernel, ensure_kernel, kernel_key
+from labctl.lab.model import KernelName
 from labctl.lab.tools import need, run
 from labctl.progress import Progress
 
-SUITE = "trixie"
 ARCHITECTURE = "amd64"
 DISK_SIZE = "4G"
 PACKAGES = (
@@ -54,8 +56,24 @@ _LEFT_OUT = (
     "/usr/share/locale/*",
     "/usr/share/lintian/*",
 )
-_KEPT = 4
+_KEPT = 8
 _LOCK_S = 1800.0
+
+
+@dataclass(frozen=True)
+class Guest:
+    """What a node with a certain kernel is made of: a Debian suite, its CPython, and whose kernel it boots."""
+
+    suite: str
+    python_version: str
+    own_kernel: bool = False
+
+
+GUESTS: Mapping[KernelName, Guest] = {
+    "debian13": Guest("trixie", "3.13"),
+    "debian12": Guest("bookworm", "3.11"),
+    "lab": Guest("trixie", "3.13", own_kernel=True),
+}
 
 
 @dataclass(frozen=True)
@@ -84,39 +102,44 @@ def _overlay_files() -> dict[str, Path]:
     return {p.relative_to(overlay).as_posix(): p for p in sorted(overlay.rglob("*")) if p.is_file()}
 
 
-def rootfs_key() -> str:
+def rootfs_key(suite: str = "trixie") -> str:
     """The key of the root tar: package list, suite, architecture, and every script and file that shapes it."""
     shaped = [f"{name}\0".encode() + path.read_bytes() for name, path in _overlay_files().items()]
     scripts = [(_guest() / name).read_bytes() for name in ("rootfs.sh", "initramfs-init")]
-    return _digest(" ".join((SUITE, ARCHITECTURE, *PACKAGES, *_LEFT_OUT)).encode(), *scripts, *shaped)
+    return _digest(" ".join((suite, ARCHITECTURE, *PACKAGES, *_LEFT_OUT)).encode(), *scripts, *shaped)
 
 
-def image_key(agent: bool) -> str:
+def image_key(agent: bool, kernel: KernelName = "debian13") -> str:
     """The key of the image that would be built now; reads files of the project only."""
-    parts = (rootfs_key(), bundle_key() if agent else "bare", DISK_SIZE)
+    guest = GUESTS[kernel]
+    parts = [rootfs_key(guest.suite), bundle_key(guest.python_version) if agent else "bare", DISK_SIZE]
+    if guest.own_kernel:
+        parts.append(kernel_key())
     return _digest("\0".join(parts).encode(), (_guest() / "assemble.sh").read_bytes())
 
 
-def ensure_image(agent: bool, progress: Progress) -> Image:
-    """The image for nodes with or without the agent in it, built where it is not cached.
+def ensure_image(agent: bool, progress: Progress, kernel: KernelName = "debian13") -> Image:
+    """The image for nodes with this kernel, with or without the agent in it, built where it is not cached.
 
     Raises LabError where a tool, a mirror or Debian's keyring is missing, or a stage fails.
     """
-    key = image_key(agent)
+    guest = GUESTS[kernel]
+    key = image_key(agent, kernel)
     directory = paths.cache_dir() / "images"
     target = directory / key
     image = Image(key, target / "disk.qcow2", target / "kernel", target / "initrd")
+    # A kernel takes minutes to build: before the lock, or other images would wait for it.
+    own = ensure_kernel(progress) if guest.own_kernel and not target.is_dir() else None
     with locked(directory / "lock", "the node image", _LOCK_S, progress.note):
         if target.is_dir():
             os.utime(target)
             return image
         need("mmdebstrap", "mke2fs", "qemu-img", "unshare", *(() if os.geteuid() == 0 else ("newuidmap",)))
-        bundle = build_bundle(progress=progress) if agent else None
-        rootfs = _ensure_rootfs(progress)
+        bundle = build_bundle(guest.python_version, progress=progress) if agent else None
+        rootfs = _ensure_rootfs(guest.suite, progress)
         with progress.task("assembling the node image") as task, scratch(directory) as work:
             task.update("file system")
-            inputs = (str(rootfs), str(bundle or ""), DISK_SIZE, str(directory / "tree"))
-            _in_namespace(("sh", str(_guest() / "assemble.sh"), str(work), *inputs), "assembling the node image")
+            _in_namespace(_assembly(work, rootfs, bundle, own), "assembling the node image")
             done = work / "done"
             done.mkdir()
             task.update("disk")
@@ -133,9 +156,15 @@ def ensure_image(agent: bool, progress: Progress) -> Image:
     return image
 
 
-def _ensure_rootfs(progress: Progress) -> Path:
+def _assembly(work: Path, rootfs: Path, bundle: Path | None, own: LabKernel | None) -> tuple[str, ...]:
+    inputs = (str(rootfs), str(bundle or ""), DISK_SIZE, str(work.parent / "tree"))
+    kernel = (str(own.kernel), str(own.modules)) if own else ("", "")
+    return ("sh", str(_guest() / "assemble.sh"), str(work), *inputs, *kernel)
+
+
+def _ensure_rootfs(suite: str, progress: Progress) -> Path:
     directory = paths.cache_dir() / "rootfs"
-    target = directory / f"{rootfs_key()}.tar"
+    target = directory / f"{rootfs_key(suite)}.tar"
     if target.is_file():
         os.utime(target)
         return target
@@ -160,9 +189,9 @@ def _ensure_rootfs(progress: Progress) -> Path:
             # Before the packages: so that their installation finds, e.g., that no initramfs is to be made.
             f"--essential-hook=tar-in '{overlay}' /",
             f"--customize-hook={hook}",
-            SUITE,
+            suite,
             str(work / "root.tar"),
-            *((f"deb [signed-by={source.keyring}] {source.uri} {SUITE} main",) if source.uri else ()),
+            *((f"deb [signed-by={source.keyring}] {source.uri} {suite} main",) if source.uri else ()),
         )
         environment = {**os.environ, "GROUNDFAULT_INIT": (_guest() / "initramfs-init").read_text()}
         if "'" in str(overlay):

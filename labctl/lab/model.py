@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from labctl.progress import Progress
 
 NODE_NAME = r"^[a-z][a-z0-9-]{0,30}$"
+KernelName = Literal["debian13", "debian12", "lab"]
+"""Debian 13's stock kernel (6.12), Debian 12's (6.1), or the lab's own with every kernel-side fault facility."""
+
 LAB_NAME = r"^[a-z0-9][a-z0-9-]{0,30}$"
 
 
@@ -41,6 +44,7 @@ class LabOptions(BaseModel):
     internet: bool = False
     agent: bool = True
     data_filesystem: Literal["ext4", "xfs"] = "ext4"
+    kernel: KernelName = "debian13"
 
 
 class NodeStatus(BaseModel):

@@ -24,6 +24,10 @@ _PACKAGES = {
     "newuidmap": "uidmap",
     "setsid": "util-linux",
     "unshare": "util-linux",
+    "apt-get": "apt",
+    "dpkg-deb": "dpkg",
+    "pahole": "dwarves",
+    "xz": "xz-utils",
 }
 
 

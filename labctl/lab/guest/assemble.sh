@@ -2,8 +2,9 @@
 # as the root of a user namespace, so that files of all owners can be made, read and removed.
 #   $1 directory for the results   $2 root tar   $3 agent bundle or ""   $4 size of the file system
 #   $5 where to unpack: outside of $1, because after a kill only another run of this script may remove it
+#   $6 kernel or "" for the root tar's own   $7 tar of its modules
 set -eu
-work=$1 rootfs=$2 bundle=$3 size=$4 tree=$5
+work=$1 rootfs=$2 bundle=$3 size=$4 tree=$5 kernel=$6 modules=$7
 rm -rf "$tree"
 mkdir -p "$tree"
 trap 'rm -rf "$tree"' EXIT
@@ -18,6 +19,14 @@ if [ -n "$bundle" ]; then
   # Compiling on an emulated node would cost each first start many seconds.
   chroot "$tree" /usr/bin/python3 -m compileall -q --invalidation-mode unchecked-hash /opt/groundfault/lib
 fi
+if [ -n "$kernel" ]; then
+  rm -rf "$tree"/usr/lib/modules/*
+  tar --extract --numeric-owner --file "$modules" --directory "$tree"
+  cp "$kernel" "$tree/boot/groundfault-kernel"
+  # All that leads to the disks is built into it.
+  cp "$tree/boot/groundfault-initrd-bare" "$tree/boot/groundfault-initrd"
+fi
+rm -f "$tree/boot/groundfault-initrd-bare"
 cp "$tree/boot/groundfault-kernel" "$work/kernel"
 cp "$tree/boot/groundfault-initrd" "$work/initrd"
 truncate -s "$size" "$work/disk.raw"

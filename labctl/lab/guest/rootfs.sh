@@ -41,25 +41,31 @@ mkdir -p "$root/srv/data" "$root/etc/groundfault"
 chmod 755 "$root"/usr/lib/groundfault/*
 
 # The initramfs: a static shell and the modules that lead to the disks, uncompressed because unpacking it is
-# slower under emulation than reading it.
+# slower under emulation than reading it. The bare one is for a kernel that has them built in.
 kernel=$(ls "$root/usr/lib/modules")
 work=$root/tmp/initramfs
 mkdir -p "$work/bin" "$work/dev" "$work/proc" "$work/sys" "$work/root" "$work/modules"
 cp "$root/usr/bin/busybox" "$work/bin/busybox"
 printf '%s' "$GROUNDFAULT_INIT" > "$work/init"
 chmod 755 "$work/init"
+: > "$work/modules/order"
+pack() { chroot "$root" sh -c 'cd /tmp/initramfs && find . | cpio --quiet -o -H newc' > "$root/boot/$1"; }
+pack groundfault-initrd-bare
 for module in virtio_blk virtio_scsi sd_mod virtio_net qemu_fw_cfg dm_mod; do
   chroot "$root" modprobe --show-depends --set-version "$kernel" "$module"
 done | while read -r verb path; do
   [ "$verb" = insmod ] || continue
   name=$(basename "$path" .xz)
-  grep -qxF "$name" "$work/modules/order" 2>/dev/null && continue
-  chroot "$root" python3 -c 'import lzma, sys; sys.stdout.buffer.write(lzma.open(sys.argv[1]).read())' "$path" \
-    > "$work/modules/$name"
+  grep -qxF "$name" "$work/modules/order" && continue
+  case $path in
+    *.xz) chroot "$root" python3 -c 'import lzma, sys; sys.stdout.buffer.write(lzma.open(sys.argv[1]).read())' \
+      "$path" > "$work/modules/$name" ;;
+    *) cp "$root$path" "$work/modules/$name" ;;
+  esac
   echo "$name" >> "$work/modules/order"
 done
 test -s "$work/modules/order"
-chroot "$root" sh -c 'cd /tmp/initramfs && find . | cpio --quiet -o -H newc' > "$root/boot/groundfault-initrd"
+pack groundfault-initrd
 rm -rf "$work"
 rm -f "$root"/boot/initrd.img* "$root"/boot/System.map*
 mv "$root/boot/vmlinuz-$kernel" "$root/boot/groundfault-kernel"

@@ -51,7 +51,7 @@ chmod 755 "$work/init"
 : > "$work/modules/order"
 pack() { chroot "$root" sh -c 'cd /tmp/initramfs && find . | cpio --quiet -o -H newc' > "$root/boot/$1"; }
 pack groundfault-initrd-bare
-for module in virtio_blk virtio_scsi sd_mod virtio_net qemu_fw_cfg dm_mod; do
+for module in virtio_pci ext4 virtio_blk virtio_scsi sd_mod virtio_net qemu_fw_cfg dm_mod; do
   chroot "$root" modprobe --show-depends --set-version "$kernel" "$module"
 done | while read -r verb path; do
   [ "$verb" = insmod ] || continue

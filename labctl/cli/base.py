@@ -104,6 +104,10 @@ class LabGroup(_Globals, click.Group):
     group_class = type
     noun = "command"
 
+    def known_names(self, ctx: click.Context) -> list[str]:
+        """Names to choose the nearest from."""
+        return self.list_commands(ctx)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Without a word there is nothing to do: show the help and end as a usage error."""
         if not args and not ctx.resilient_parsing and not self.invoke_without_command:
@@ -114,10 +118,10 @@ class LabGroup(_Globals, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click, but the nearest names come from :meth:`list_commands`, so that made commands count."""
+        """As click, but the nearest names come from :meth:`known_names`, so that made commands count."""
         name = args[0]
         if self.get_command(ctx, name) is None and not ctx.resilient_parsing and not name.startswith("-"):
-            hint = nearest(name, self.list_commands(ctx), f"{self.noun}s")
+            hint = nearest(name, self.known_names(ctx), f"{self.noun}s")
             raise UnknownNameError(f"there is no {self.noun} called {name!r}", hint, ctx)
         return super().resolve_command(ctx, args)
 

@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
+from rich.console import Group, RenderableType
 
 from labctl.cli.base import LabGroup, UnknownNameError, pass_session
-from labctl.cli.parameters import Parameter, example_lines, parameters_of
+from labctl.cli.names import all_aliases, built_aliases, pending_aliases, resolve_name
+from labctl.cli.parameters import (
+    NOTHING,
+    Parameter,
+    example_lines,
+    inject_line,
+    parameters_of,
+    with_presets,
+)
+from labctl.cli.schedules import FIELD as SCHEDULE
+from labctl.cli.schedules import short_forms
 from labctl.cli.session import Session, nearest
 from labctl.report.text import PlainTable, labelled
+from node_agent import aliases
 from node_agent.catalog import catalog
 from node_agent.fault import Fault
 
 
 def _complete_faults(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in catalog() if name.startswith(incomplete)]
+    return [name for name in [*catalog(), *built_aliases()] if name.startswith(incomplete)]
 
 
 @click.group("faults", cls=LabGroup, invoke_without_command=True)
@@ -23,15 +36,52 @@ def _complete_faults(ctx: click.Context, param: click.Parameter, incomplete: str
 @pass_session
 def faults(session: Session, ctx: click.Context) -> None:
     """List the faults there are; `show NAME` tells all about one."""
-    if ctx.invoked_subcommand is not None:
-        return
+    if ctx.invoked_subcommand is None:
+        list_faults(session)
+
+
+@faults.command("list")
+@pass_session
+def list_command(session: Session) -> None:
+    """List the faults there are, with their other names.
+
+    The other names are those of the injector that SRE benchmarks use.
+    """
+    list_faults(session)
+
+
+def list_faults(session: Session) -> None:
+    """The catalogue and the aliases, those of faults that are not built yet apart."""
     found = catalog()
     data = [
         {"name": name, "summary": one.summary, "operator_sees": one.operator_sees, "reversible": one.reversible}
         for name, one in found.items()
     ]
     rows = [(name, one.summary) for name, one in found.items()]
-    session.answer({"faults": data}, PlainTable(("FAULT", "WHAT HAPPENS"), rows))
+    parts: list[RenderableType] = [PlainTable(("FAULT", "WHAT HAPPENS"), rows)]
+    for title, names in (("OTHER NAMES OF", built_aliases()), ("NOT BUILT YET", pending_aliases())):
+        if names:
+            parts += ["", PlainTable((title, "NAMES"), _by_fault(names))]
+    session.answer({"faults": data, "aliases": [_alias_data(name) for name in all_aliases()]}, Group(*parts))
+
+
+def _by_fault(names: Sequence[str]) -> list[tuple[str, str]]:
+    grouped: dict[str, list[str]] = {}
+    for name in names:
+        grouped.setdefault(aliases.ALIASES[name].fault, []).append(name)
+    return [(fault, ", ".join(group)) for fault, group in sorted(grouped.items())]
+
+
+def _alias_data(name: str) -> dict[str, Any]:
+    alias = aliases.ALIASES[name]
+    return {
+        "name": name,
+        "fault": alias.fault,
+        "parameters": dict(alias.presets),
+        "promise": alias.promise,
+        "limits": alias.limits,
+        "pending": alias.fault not in catalog(),
+    }
 
 
 @faults.command("show")
@@ -41,15 +91,20 @@ def faults(session: Session, ctx: click.Context) -> None:
 def show(ctx: click.Context, session: Session, name: str) -> None:
     """Parameters, ranges and defaults of one fault.
 
-    With --json also the JSON schema of its parameters.
+    Of another name of a fault also what it stands for; ends with 3 where that is not built yet. With --json also
+    the JSON schema of its parameters.
     """
-    fault = catalog().get(name.replace("-", "_"))
-    if fault is None:
-        raise UnknownNameError(f"there is no fault called {name!r}", nearest(name, catalog(), "faults"), ctx)
-    session.answer(schema_of(fault), describe(fault, session))
+    name = name.replace("-", "_")
+    if name not in catalog() and name not in aliases.ALIASES:
+        known = [*catalog(), *built_aliases()]
+        raise UnknownNameError(f"there is no fault called {name!r}", nearest(name, known, "faults"), ctx)
+    fault, presets = resolve_name(name)
+    alias = name if name not in catalog() else ""
+    data = schema_of(fault, presets) | ({"alias": _alias_data(alias)} if alias else {})
+    session.answer(data, describe(fault, session, alias, presets))
 
 
-def schema_of(fault: type[Fault]) -> dict[str, Any]:
+def schema_of(fault: type[Fault], presets: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
     """Everything about a fault, with the JSON schema of its parameters."""
     return {
         "name": fault.name,
@@ -57,25 +112,37 @@ def schema_of(fault: type[Fault]) -> dict[str, Any]:
         "operator_sees": fault.operator_sees,
         "reversible": fault.reversible,
         "examples": [dict(example) for example in fault.examples],
-        "schema": _schema(fault),
+        "schema": _schema(fault, presets),
     }
 
 
-def _schema(fault: type[Fault]) -> dict[str, Any]:
+def _schema(fault: type[Fault], presets: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON schema of the parameters, with defaults as they would be typed."""
     schema = fault.model_json_schema()
-    for parameter in parameters_of(fault):
+    for parameter in with_presets(parameters_of(fault), presets):
         if not parameter.required:
             schema["properties"][parameter.name]["default"] = parameter.default
+    if "required" in schema:
+        schema["required"] = [name for name in schema["required"] if name not in presets]
     return schema
 
 
-def describe(fault: type[Fault], session: Session) -> str:
-    """The page about a fault."""
+def _alias_lines(name: str, session: Session) -> list[str]:
+    alias = aliases.ALIASES[name]
+    rows = [
+        ("the same as", session.command(f"inject {inject_line(alias.fault, alias.presets)}")),
+        ("limits", alias.limits),
+    ]
+    return [f"{name}: {alias.promise}; stands for {alias.fault}", *labelled(rows, width=session.width), ""]
+
+
+def describe(fault: type[Fault], session: Session, alias: str = "", presets: Mapping[str, Any] = NOTHING) -> str:
+    """The page about a fault; under an alias with what that stands for, and its presets as defaults."""
     rows = [("operator sees", fault.operator_sees), ("reversible", fault.reversible)]
-    parameters = parameters_of(fault)
+    parameters = with_presets(parameters_of(fault), presets)
     examples = [("example", session.command(f"inject {line}")) for line in example_lines(fault)]
     lines = [
+        *(_alias_lines(alias, session) if alias else ()),
         f"{fault.name}: {fault.summary}",
         *labelled([*rows, *examples], width=session.width),
         "",
@@ -83,6 +150,9 @@ def describe(fault: type[Fault], session: Session) -> str:
     ]
     for parameter in parameters:
         lines += ["", *parameter_lines(parameter)]
+        if parameter.name == SCHEDULE:
+            short = " ".join(f"--{kind} {value}" for kind, value in short_forms(fault))
+            lines += [f"      or in short: {short}"] if short else []
     return "\n".join(lines)
 
 

@@ -10,17 +10,30 @@ from collections.abc import Mapping
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from labctl.cli.base import LabCommand, LabGroup, session_of
+from labctl.cli.names import built_aliases, resolve_name
 from labctl.cli.options import duration_option, nodes_option
-from labctl.cli.parameters import example_lines, given_parameters, option_for, parameters_of
+from labctl.cli.parameters import (
+    NOTHING,
+    example_lines,
+    given_parameters,
+    inject_line,
+    option_for,
+    option_words,
+    parameters_of,
+    with_presets,
+)
 from labctl.cli.planting import Request, plan_everywhere, plant_everywhere
+from labctl.cli.schedules import schedule_options, take_schedule
 from labctl.cli.session import Session
 from labctl.errors import UnsupportedError, UsageError
 from labctl.report.duration import format_duration
 from labctl.report.injections import injected_text
 from labctl.report.plans import plan_text, reach_rows
 from labctl.report.text import labelled
+from node_agent import aliases
 from node_agent.api.views import PlanView
 from node_agent.catalog import catalog
 from node_agent.errors import Refusal
@@ -45,38 +58,69 @@ def seed_of(injection_id: str) -> int:
 
 
 class InjectGroup(LabGroup):
-    """Its commands are the faults of the catalogue, found when they are asked for."""
+    """Its commands are the faults of the catalogue, found when they are asked for, and their aliases."""
 
     noun = "fault"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(catalog())
 
+    def known_names(self, ctx: click.Context) -> list[str]:
+        return [*catalog(), *built_aliases()]
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """As click, and the aliases, which the list in the help leaves out."""
+        more = [CompletionItem(name) for name in built_aliases() if name.startswith(incomplete)]
+        return [*super().shell_complete(ctx, incomplete), *more]
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        fault = catalog().get(cmd_name.replace("-", "_"))
-        return fault_command(fault) if fault else None
+        name = cmd_name.replace("-", "_")
+        known = {*catalog(), *(built_aliases() if ctx.resilient_parsing else aliases.ALIASES)}
+        if name not in known:
+            return None
+        fault, presets = resolve_name(name)
+        return fault_command(fault, name, presets)
 
 
-def fault_command(fault: type[Fault]) -> click.Command:
-    """The subcommand of a fault."""
-    parameters = parameters_of(fault)
+def fault_command(fault: type[Fault], name: str = "", presets: Mapping[str, Any] = NOTHING) -> click.Command:
+    """The subcommand of a fault, or of another name of it with some parameters preset."""
+    parameters = with_presets(parameters_of(fault), presets)
     clash = RESERVED & {p.name for p in parameters}
     if clash:
         raise ValueError(f"fault {fault.name} has a field {clash.pop()!r}, which is an option of every fault")
+    options: list[click.Parameter] = []
+    for parameter in parameters:
+        options += [option_for(parameter), *(schedule_options(fault) if parameter.name == "schedule" else ())]
 
     @click.pass_context
     def run(ctx: click.Context, /, **options: Any) -> int:
-        return inject(session_of(ctx), fault, options)
+        return inject(session_of(ctx), fault, options, presets)
 
     command: click.Command = click.command(
-        fault.name,
+        name or fault.name,
         cls=LabCommand,
         short_help=fault.summary,
-        help=f"{fault.summary}\n\nWhat an operator sees: {fault.operator_sees}",
-        epilog="\b\nExamples:\n" + "\n".join(f"  labctl inject {line}" for line in example_lines(fault)),
-        params=[option_for(p) for p in parameters],
+        help=_help_of(fault, name, presets),
+        epilog="\b\nExamples:\n"
+        + "\n".join(f"  labctl inject {line}" for line in _examples(fault, name, presets)),
+        params=options,
     )(_shared_options(run))
     return command
+
+
+def _help_of(fault: type[Fault], name: str, presets: Mapping[str, Any]) -> str:
+    text = f"{fault.summary}\n\nWhat an operator sees: {fault.operator_sees}"
+    if name in ("", fault.name):
+        return text
+    same = " ".join([fault.name, *option_words(presets)])
+    limits = f"\n\nWhere the promise ends: {aliases.ALIASES[name].limits}" if aliases.ALIASES[name].limits else ""
+    return f"{aliases.ALIASES[name].promise}\n\nThe same as: {same}{limits}\n\n{fault.name}: {text}"
+
+
+def _examples(fault: type[Fault], name: str, presets: Mapping[str, Any]) -> list[str]:
+    own = name in ("", fault.name)
+    lines = example_lines(fault) if own else [inject_line(name, {}), inject_line(fault.name, presets)]
+    return [f"  labctl inject {line}" for line in lines]
 
 
 def _shared_options(function: Any) -> Any:
@@ -97,9 +141,12 @@ def _check_id(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     return value
 
 
-def build_request(fault: type[Fault], options: Mapping[str, Any]) -> Request:
+def build_request(fault: type[Fault], options: Mapping[str, Any], presets: Mapping[str, Any] = NOTHING) -> Request:
     """What is asked of every node. Raises :class:`UsageError` naming the parameter that is wrong."""
-    given = given_parameters(options, parameters_of(fault))
+    given = {**presets, **given_parameters(options, parameters_of(fault))}
+    words = {}
+    if scheduled := take_schedule(options) if "schedule" in fault.model_fields else None:
+        words["schedule"], given["schedule"] = scheduled
     injection_id = options.get("injection_id") or new_injection_id()
     given.setdefault("seed", seed_of(injection_id))
     try:
@@ -108,6 +155,7 @@ def build_request(fault: type[Fault], options: Mapping[str, Any]) -> Request:
         field = refusal.field.split(".")[0]
         what = refusal.message.removeprefix(f"{fault.name}: {refusal.field}: ").removeprefix("Value error, ")
         name = "--" + field.replace("_", "-") if field in fault.model_fields else "parameters"
+        name = words.get(field, name)
         raise UsageError(
             f"{name}: {what}",
             refusal.allowed or f"see: labctl inject {fault.name} --help",
@@ -120,10 +168,12 @@ def build_request(fault: type[Fault], options: Mapping[str, Any]) -> Request:
     )
 
 
-def inject(session: Session, fault: type[Fault], options: Mapping[str, Any]) -> int:
+def inject(
+    session: Session, fault: type[Fault], options: Mapping[str, Any], presets: Mapping[str, Any] = NOTHING
+) -> int:
     """Plan on every node, then plant on every node, or on none."""
     nodes = session.nodes(options["nodes"])
-    request = build_request(fault, options)
+    request = build_request(fault, options, presets)
     plans = plan_everywhere(session, nodes, request)
     if options["plan"]:
         _show_plans(session, request, plans)
@@ -185,6 +235,7 @@ def _plans_data(plans: Mapping[str, PlanView]) -> list[dict[str, Any]]:
 inject_group = InjectGroup(
     "inject",
     help="Plant a fault on one or more nodes. Every fault has a lease and heals by itself when it ends.",
+    epilog="Names of another injector are known, too: labctl faults list",
     subcommand_metavar="FAULT --node NODE [OPTIONS]",
 )
 

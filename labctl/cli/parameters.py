@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -14,6 +15,9 @@ from node_agent.fault import Fault
 
 _CLICK_TYPES: Mapping[str, click.ParamType[Any]] = {"string": click.STRING, "boolean": click.BOOL}
 
+
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+"""No parameters."""
 
 STORAGE_LIMIT = 2**31
 """A larger maximum is about how a number is stored, and of no help to whoever types one."""
@@ -69,6 +73,13 @@ def parameters_of(fault: type[Fault]) -> tuple[Parameter, ...]:
     defs = schema.get("$defs", {})
     found = [_parameter(name, prop, fault.model_fields[name], defs) for name, prop in schema["properties"].items()]
     return tuple(sorted(found, key=lambda p: (p.name == "seed", not p.required)))
+
+
+def with_presets(parameters: tuple[Parameter, ...], presets: Mapping[str, Any]) -> tuple[Parameter, ...]:
+    """The parameters with other defaults, as an alias has them."""
+    return tuple(
+        replace(p, default=_plain(presets[p.name]), required=False) if p.name in presets else p for p in parameters
+    )
 
 
 def _parameter(name: str, prop: Mapping[str, Any], field: FieldInfo, defs: Mapping[str, Any]) -> Parameter:
@@ -159,15 +170,22 @@ def given_parameters(options: Mapping[str, Any], parameters: tuple[Parameter, ..
 
 def example_lines(fault: type[Fault]) -> list[str]:
     """The fault's own examples as they would be typed after `labctl inject`."""
-    lines = []
-    for example in fault.examples:
-        words = [fault.name, "--node", "NODE"]
-        for name, value in example.items():
-            option = "--" + name.replace("_", "-")
-            if isinstance(value, bool):
-                words += [option] if value else []
-            else:
-                for one in value if isinstance(value, list | tuple) else (value,):
-                    words += [option, str(one)]
-        lines.append(shlex.join(words))
-    return lines
+    return [inject_line(fault.name, example) for example in fault.examples]
+
+
+def inject_line(name: str, parameters: Mapping[str, Any]) -> str:
+    """What would be typed after `labctl inject` for these parameters."""
+    return shlex.join([name, "--node", "NODE", *option_words(parameters)])
+
+
+def option_words(parameters: Mapping[str, Any]) -> list[str]:
+    """Parameters as options and their values."""
+    words: list[str] = []
+    for name, value in parameters.items():
+        option = "--" + name.replace("_", "-")
+        if isinstance(value, bool):
+            words += [option] if value else []
+        else:
+            for one in value if isinstance(value, list | tuple) else (value,):
+                words += [option, str(one)]
+    return words

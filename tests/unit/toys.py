@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from node_agent.catalog import find_fault
 from node_agent.errors import ApplyError, ConflictError, NotFoundError, StoppedError
@@ -39,6 +39,25 @@ class ToyDelay(Fault):
     name: ClassVar[str] = "toy_delay"
     summary: ClassVar[str] = "a toy is late"
     operator_sees: ClassVar[str] = "slow toys"
+
+
+class ToyLoss(Fault):
+    """A fault with a schedule, and without the form that its mechanism cannot do."""
+
+    name: ClassVar[str] = "toy_loss"
+    summary: ClassVar[str] = "toys get lost"
+    operator_sees: ClassVar[str] = "fewer toys"
+
+    schedule: Schedule = Field(default=ScheduleValue(), description="when it bites")
+
+    @field_validator("schedule")
+    @classmethod
+    def _counted(cls, value: ScheduleValue) -> ScheduleValue:
+        if value.kind == "burst":
+            raise ValueError("toys have no clock")
+        if value.kind == "first" and value.a > 1000:
+            raise ValueError("at most 1000")
+        return value
 
 
 class ToyTarget(Target):

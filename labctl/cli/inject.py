@@ -6,6 +6,7 @@ import datetime as dt
 import hashlib
 import re
 import secrets
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -112,7 +113,7 @@ def _help_of(fault: type[Fault], name: str, presets: Mapping[str, Any]) -> str:
     text = f"{fault.summary}\n\nWhat an operator sees: {fault.operator_sees}"
     if name in ("", fault.name):
         return text
-    same = " ".join([fault.name, *option_words(presets)])
+    same = shlex.join([fault.name, *option_words(presets)])
     limits = f"\n\nWhere the promise ends: {aliases.ALIASES[name].limits}" if aliases.ALIASES[name].limits else ""
     return f"{aliases.ALIASES[name].promise}\n\nThe same as: {same}{limits}\n\n{fault.name}: {text}"
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import click
 from rich.console import Console
 from rich.live import Live
+from rich.text import Text
 
 from labctl.cli.base import LabCommand, pass_session
 from labctl.cli.fleet import with_node
@@ -20,6 +21,7 @@ from labctl.cli.options import injection_argument
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, LabctlError
 from labctl.lab.model import Node
+from labctl.report.hits import HitLog, hit_lines, only_new
 from labctl.report.injections import watch_line, watch_table
 from node_agent.injection import InjectionView
 
@@ -42,20 +44,34 @@ Event = InjectionView | _End
 )
 @pass_session
 def watch(session: Session, injection_id: str, interval: float) -> int:
-    """Watch an injection's counters until it ends.
+    """Watch an injection's counters and hits until it ends.
 
-    Ctrl-C leaves the injection as it is. Ends with 75 where it is stuck.
+    Each hit of which the node kept a sample is told once, with seconds since the node booted. Ctrl-C leaves the
+    injection as it is. Ends with 75 where it is stuck.
     """
     holders = require_injection(session, injection_id)
     events = merged(holders, lambda node: session.agent(node).watch(injection_id, interval))
+    told = HitLog()
     if session.json:
-        return follow(events, lambda latest, one: click.echo(one.model_dump_json()))
+        return follow(events, lambda latest, one: click.echo(only_new(one, told.new(one)[0]).model_dump_json()))
     if not sys.stdout.isatty():
-        return follow(events, lambda latest, one: click.echo(watch_line(one, dt.datetime.now())))
-    with Live(console=Console(highlight=False), auto_refresh=False) as live:
-        return follow(
-            events, lambda latest, one: live.update(watch_table(latest, dt.datetime.now()), refresh=True)
-        )
+        return follow(events, lambda latest, one: _tell(one, told))
+    with Live(console=Console(highlight=False, markup=False), auto_refresh=False) as live:
+        return follow(events, lambda latest, one: _draw(live, latest, one, told))
+
+
+def _tell(one: InjectionView, told: HitLog) -> None:
+    """A line of counters and below it the hits since the last."""
+    click.echo(watch_line(one, dt.datetime.now()))
+    for line in hit_lines(one.node, *told.new(one)):
+        click.echo(line)
+
+
+def _draw(live: Live, latest: Sequence[InjectionView], one: InjectionView, told: HitLog) -> None:
+    """The counters stay in place, and new hits scroll by above them, so that they can be read again."""
+    for line in hit_lines(one.node, *told.new(one)):
+        live.console.print(Text(line))
+    live.update(watch_table(latest, dt.datetime.now()), refresh=True)
 
 
 def merged(nodes: Sequence[Node], stream: Callable[[Node], Iterator[InjectionView]]) -> Iterator[Event]:

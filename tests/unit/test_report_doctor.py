@@ -22,12 +22,15 @@ def report(lacks: dict[str, tuple[str, str]], *has: str, faults: tuple[FaultSupp
 
 
 NO_LSM = ("the bpf LSM is not active", "boot with lsm=…,bpf")
+CAN = FaultSupport(fault="file_error", available=True)
 REPORTS = {
-    "w1": report({}, "bpf.lsm", "bpf.lsm_cgroup", "dm.error", "strace", "hwpoison",
-                 faults=(FaultSupport(fault="file_error", available=True),)),
-    "w2": report({"bpf.lsm": NO_LSM, "bpf.lsm_cgroup": NO_LSM, "dm.error": ("no dm_mod", ""), "hwpoison": ("", "")}, "strace",
-                 faults=(FaultSupport(fault="file_error", available=False),)),
-}  # fmt: skip
+    "w1": report({}, "bpf.lsm", "bpf.lsm_cgroup", "dm.error", "strace", "hwpoison", faults=(CAN,)),
+    "w2": report(
+        {"bpf.lsm": NO_LSM, "bpf.lsm_cgroup": NO_LSM, "dm.error": ("no dm_mod", ""), "hwpoison": ("", "")},
+        "strace",
+        faults=(FaultSupport(fault="file_error", available=False),),
+    ),
+}
 
 
 def lines(reports: dict[str, ProbeReport]) -> list[str]:

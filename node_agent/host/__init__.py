@@ -161,7 +161,7 @@ class Helpers(HelpersReader, Protocol):
     """Starting and ending them."""
 
     def start(self, name: str, argv: Sequence[str], *, payload: str, ready: str, ready_s: float) -> None:
-        """Start a program that dies with the agent; give it a line, if there is one, and wait for its line `ready`.
+        """Start a program that dies with the agent; give it a line, if any, and wait for its line `ready`.
 
         Raises :class:`HelperFailed` where that does not come; what has started is then still to be stopped.
         """
@@ -228,6 +228,15 @@ class Host(Protocol):
     def boot_id(self) -> str: ...
     def run(self, argv: tuple[str, ...], *, timeout_s: float = 30.0) -> str:
         """Run a command that changes something. Raises :class:`CommandError`."""
+
+    def write_text(self, path: str, text: str) -> None:
+        """Write a text file in one call, as files of the kernel want it; one that is not there is made.
+
+        Raises OSError with what the kernel says of the text.
+        """
+
+    def remove_file(self, path: str) -> None:
+        """Remove a file; gone already is fine."""
 
     def set_time(self, unix_s: float) -> None:
         """Set the wall clock. The monotonic clocks are not touched."""

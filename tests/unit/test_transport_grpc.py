@@ -290,9 +290,9 @@ def test_watch_until_it_ends(client: AgentClient, agent: FakeAgent) -> None:
     agent.injector.live["inj-1"] = view("inj-1")
     seen = []
     for one in client.watch("inj-1", 0.2):
-        seen.append(one.state)
+        seen.append((one.state, one.evidence))
         agent.injector.recover(None, "expired")
-    assert seen == ["active", "recovered"]
+    assert seen == [(state, view("inj-1").evidence) for state in ("active", "recovered")], "hits and all"
 
 
 def test_leaving_a_watch_frees_its_thread(client: AgentClient, agent: FakeAgent) -> None:

@@ -73,9 +73,9 @@ def test_watch(tmp_path: Path, agent: FakeAgent, program: tuple[str, ...]) -> No
     with SshServer(tmp_path) as server, SshTransport(server.node(), program) as transport:
         seen = []
         for one in AgentClient(transport).watch("inj-1", 0.2):
-            seen.append(one.state)
+            seen.append((one.state, one.evidence))
             agent.injector.recover(None, "expired")
-    assert seen == ["active", "recovered"]
+    assert seen == [(state, view("inj-1").evidence) for state in ("active", "recovered")], "hits and all"
 
 
 def test_a_request_for_another_node_is_not_served(

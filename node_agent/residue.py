@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from node_agent.fault import TAG_PREFIX, tag_of
 from node_agent.host import Reader
+from node_agent.steps.task_flags import FLAGGED_TASKS, flagged_tasks
 
 State = dict[str, dict[str, str]]
 """Category to item to text."""
@@ -101,6 +102,16 @@ def _cpus(reader: Reader) -> dict[str, str]:
     return {"online": reader.read_text(path).strip()} if reader.exists(path) else {}
 
 
+def _kernel_values(reader: Reader) -> dict[str, str]:
+    """The kernel's own fault facilities (Documentation/fault-injection), where it has them."""
+    names = ("probability", "interval", "times", "space", "task-filter", "inject")
+    paths = [path for name in names for path in reader.glob(f"/sys/kernel/debug/fail*/{name}")]
+    paths += reader.glob("/sys/block/*/make-it-fail")
+    values = {path: reader.read_text(path).strip() for path in paths}
+    tasks = flagged_tasks(reader)
+    return {**values, FLAGGED_TASKS: f"{len(tasks)} tasks"} if tasks else values
+
+
 def _files(reader: Reader) -> dict[str, str]:
     return dict.fromkeys(reader.glob(f"/run/groundfault/{TAG_PREFIX}*"), "file")
 
@@ -108,6 +119,7 @@ def _files(reader: Reader) -> dict[str, str]:
 CATEGORIES: Mapping[str, Callable[[Reader], dict[str, str]]] = {
     "dm": _dm, "loop": _loops, "mount": _mounts, "qdisc": _qdiscs, "nft": _nft, "bpf": _bpf_pins,
     "cgroup": _cgroups, "sysctl": _sysctls, "cpu": _cpus, "file": _files,
+    "value": _kernel_values,
 }  # fmt: skip
 
 

@@ -83,5 +83,15 @@ class RealHost:
     def boot_id(self) -> str:
         return self.read_text("/proc/sys/kernel/random/boot_id").strip()
 
+    def write_text(self, path: str, text: str) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, text.encode("utf-8", "surrogateescape"))
+        finally:
+            os.close(fd)
+
+    def remove_file(self, path: str) -> None:
+        Path(path).unlink(missing_ok=True)
+
     def set_time(self, unix_s: float) -> None:
         time.clock_settime(time.CLOCK_REALTIME, unix_s)

@@ -12,6 +12,7 @@ import pytest
 from node_agent.catalog import catalog
 from node_agent.injector import Injector
 from node_agent.probe import run_probes
+from tests.contract.facilities import at_rest
 from tests.contract.simulated import Kernel, Killed, SimulatedHost, fresh_kernel
 
 CASES = [(name, dict(example)) for name, cls in catalog().items() for example in cls.examples]
@@ -60,7 +61,8 @@ class Rig:
         """Whether the kernel is as provisioning left it, and nothing of the agent's lies about."""
         strays = [p for p in self.kernel.texts if "groundfault-" in p]
         helpers = [name for name, helper in self.kernel.helpers.items() if not helper.agent.dead]
-        return self.kernel.dm == self.healthy and not self.kernel.loops and not strays and not helpers
+        quiet = not self.kernel.loops and not strays and not helpers and at_rest(self.kernel.texts)
+        return quiet and self.kernel.dm == self.healthy
 
     def apply(self, injector: Injector, case: tuple[str, Mapping[str, Any]], lease_s: float = 60) -> bool:
         """True where the agent lived to say that the fault is active, False where it was killed."""

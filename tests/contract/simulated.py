@@ -23,6 +23,7 @@ from node_agent.host import (
     LogRecord,
     LoopInfo,
 )
+from tests.contract import facilities
 
 BASE = "8:16"
 BASE_SECTORS = 8192
@@ -79,6 +80,7 @@ class Kernel:
         self.dm = {"data": ("252:0", PLAIN)}
         self.loops, self.healed, self.reads, self.log = {}, set(), {}, []
         self.texts = {p: text for p, text in self.texts.items() if not p.startswith(("/run/", "/sys/fs/cgroup/"))}
+        facilities.boot(self.texts)
         self.helpers = {}
         self.boot, self.clock, self.next_minor = self.boot + 1, 10.0, 1
 
@@ -98,6 +100,8 @@ def fresh_kernel() -> Kernel:
         "/proc/self/mountinfo": "1 0 8:0 / / rw - ext4 /dev/sda rw\n"
         "2 1 252:0 / /srv/data rw - ext4 /dev/mapper/data rw\n",
         "/proc/self/mounts": "/dev/sda / ext4 rw 0 0\n/dev/mapper/data /srv/data ext4 rw 0 0\n",
+        **facilities.facility_texts(),
+        **facilities.process_texts(),
     }
     return kernel
 
@@ -143,7 +147,8 @@ class SimulatedHost:
 
     def write_text(self, path: str, text: str) -> None:
         self.change()
-        self.kernel.texts[path] = text
+        if not facilities.write(self.kernel.texts, path, text):
+            self.kernel.texts[path] = text
 
     def remove_file(self, path: str) -> None:
         self.change()

@@ -16,6 +16,7 @@ _STYLES = {"ok": "green", "missing": "bold red", "info": "yellow", "yes": "green
 
 SECTIONS: Mapping[str, frozenset[str]] = MappingProxyType({
     "backends of system calls": frozenset({"bpf", "bcc", "strace"}),
+    "the kernel's own facilities": frozenset({"kernel"}),
     "backends of disks": frozenset({"dm", "loop"}),
 })  # fmt: skip
 """Titles, and how the names of their capabilities begin, up to the first dot."""

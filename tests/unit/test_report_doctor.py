@@ -57,8 +57,8 @@ def test_backends_stand_together_under_what_they_serve() -> None:
         "OTHER ABILITIES",
         "hwpoison yes no",
     ]
-    assert [section_of(n) for n in ("bpf.kprobe_override", "bpfilter")] == [
-        "backends of system calls", "other abilities",
+    assert [section_of(n) for n in ("bpf.kprobe_override", "kernel.failslab", "bpfilter")] == [
+        "backends of system calls", "the kernel's own facilities", "other abilities",
     ]  # fmt: skip
 
 

@@ -1,0 +1,114 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/* One program a hook. Each tells the judgement what the call is about and answers what it says.
+ *
+ * A hook has up to three programs with one body, by how it is attached: lsm_cgroup (those outside of one cgroup pay
+ * for an empty list only), lsm (everybody asks), fmod_ret on the security_ function (where the bpf LSM is not
+ * active). The agent loads the one it needs.
+ */
+#include "include/subjects.h"
+
+char LICENSE[] SEC("license") = "Dual BSD/GPL";
+
+#define MAY_WRITE 2
+#define MAY_READ 4
+#define PAGE_BYTES 4096
+
+#define ARG(type, n) ((type)ctx[n])
+
+#define FMOD_RET(name, function, expression)							\
+	SEC("?fmod_ret/" #function) int fmod_ret__##name(__u64 *ctx)				\
+	{											\
+		return bounded(expression);							\
+	}
+
+#define HOOK_AS(name, function, expression)							\
+	SEC("?lsm/" #name) int lsm__##name(__u64 *ctx)						\
+	{											\
+		return bounded(expression);							\
+	}											\
+	SEC("?lsm_cgroup/" #name) int lsm_cgroup__##name(__u64 *ctx)				\
+	{											\
+		int answer = bounded(expression);						\
+												\
+		if (!answer)									\
+			return 1;								\
+		bpf_set_retval(answer);								\
+		return 0;									\
+	}											\
+	FMOD_RET(name, function, expression)
+
+#define HOOK(name, expression) HOOK_AS(name, security_##name, expression)
+
+static __always_inline int transfer(struct file *file, int mask)
+{
+	if (mask & MAY_READ)
+		return about_file(OP_READ, file);
+	if (mask & MAY_WRITE)
+		return about_file(OP_WRITE, file);
+	return 0;
+}
+
+static __always_inline int rename(struct inode *from, struct dentry *old, struct inode *to, struct dentry *new)
+{
+	int answer = about_name(OP_RENAME, from, old);
+
+	return answer ? answer : about_name(OP_RENAME, to, new);
+}
+
+static __always_inline int map(struct file *file)
+{
+	return file ? about_file(OP_MMAP, file) : about_kind(OP_MMAP, KIND_NONE);
+}
+
+HOOK(file_permission, transfer(ARG(struct file *, 0), ARG(int, 1)))
+HOOK(file_open, about_file(OP_OPEN, ARG(struct file *, 0)))
+HOOK(inode_create, about_name(OP_CREATE, ARG(struct inode *, 0), ARG(struct dentry *, 1)))
+HOOK(inode_mkdir, about_name(OP_CREATE, ARG(struct inode *, 0), ARG(struct dentry *, 1)))
+HOOK(inode_mknod, about_name(OP_CREATE, ARG(struct inode *, 0), ARG(struct dentry *, 1)))
+HOOK(inode_symlink, about_name(OP_CREATE, ARG(struct inode *, 0), ARG(struct dentry *, 1)))
+HOOK(inode_link, about_name(OP_CREATE, ARG(struct inode *, 1), ARG(struct dentry *, 2)))
+HOOK(inode_unlink, about_name(OP_UNLINK, ARG(struct inode *, 0), ARG(struct dentry *, 1)))
+HOOK(inode_rmdir, about_name(OP_UNLINK, ARG(struct inode *, 0), ARG(struct dentry *, 1)))
+HOOK(inode_rename, rename(ARG(struct inode *, 0), ARG(struct dentry *, 1), ARG(struct inode *, 2),
+			  ARG(struct dentry *, 3)))
+HOOK(inode_getattr, about_path(OP_STAT, ARG(struct path *, 0)))
+HOOK(mmap_file, map(ARG(struct file *, 0)))
+HOOK(task_alloc, about_kind(OP_FORK, ARG(unsigned long, 1) & CLONE_THREAD ? KIND_THREAD : KIND_PROCESS))
+HOOK_AS(bprm_check_security, security_bprm_check,
+	about_file(OP_EXEC, BPF_CORE_READ(ARG(struct linux_binprm *, 0), file)))
+HOOK(socket_create, ARG(int, 3) ? 0 : about_family(OP_SOCKET, ARG(__u32, 0)))
+HOOK(socket_bind, about_address(OP_BIND, ARG(void *, 1)))
+HOOK(socket_connect, about_address(OP_CONNECT, ARG(void *, 1)))
+HOOK(socket_listen, about_listener(OP_LISTEN, ARG(struct socket *, 0)))
+HOOK(socket_accept, about_listener(OP_ACCEPT, ARG(struct socket *, 0)))
+HOOK(socket_sendmsg, about_message(OP_SEND, ARG(struct socket *, 0), ARG(struct msghdr *, 1), ARG(__u32, 2)))
+HOOK(socket_recvmsg, about_message(OP_RECV, ARG(struct socket *, 0), ARG(struct msghdr *, 1), ARG(__u32, 2)))
+HOOK(file_ioctl, about_file(OP_IOCTL, ARG(struct file *, 0)))
+HOOK(task_kill, about_kind(OP_KILL, KIND_NONE))
+HOOK(sb_mount, about_kind(OP_MOUNT, KIND_NONE))
+HOOK(sb_umount, about_kind(OP_MOUNT, KIND_NONE))
+HOOK(move_mount, about_kind(OP_MOUNT, KIND_NONE))
+HOOK(file_lock, about_file(OP_LOCK, ARG(struct file *, 0)))
+/* What the lsm hook of this name answers is only about privilege; the function around it can refuse memory. */
+FMOD_RET(vm_enough_memory, security_vm_enough_memory_mm, about_size(OP_MEMORY, ARG(__u64, 1) * PAGE_BYTES))
+
+/* A system call by name, where the kernel allows to override it: the agent sets what it attaches to, and these. */
+volatile const __u64 call_operation = 0;
+volatile const __u64 call_has_descriptor = 0;
+
+SEC("?fmod_ret/__x64_sys_close") long override__fmod_ret(__u64 *ctx)
+{
+	struct pt_regs *regs = ARG(struct pt_regs *, 0);
+
+	return bounded(about_call(call_operation, call_has_descriptor, BPF_CORE_READ(regs, di)));
+}
+
+SEC("?kprobe") int override__kprobe(struct pt_regs *ctx)
+{
+	struct pt_regs *regs = (void *)ctx->di;
+	int answer = bounded(about_call(call_operation, call_has_descriptor, BPF_CORE_READ(regs, di)));
+
+	if (answer)
+		bpf_override_return((void *)ctx, (long)answer);
+	return 0;
+}

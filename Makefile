@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup demo test check lab image bench proto clean
+.PHONY: help setup toolchain demo test check lab image kernel bench proto clean
 
 help: ## what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -15,7 +15,10 @@ setup: ## install what is missing (asks first unless YES=1)
 demo: setup ## boot the lab, plant a bad sector, see it, heal it
 	@$(BIN)/labctl demo
 
-test: setup check ## every test: fast ones first, then real kernels in virtual machines
+toolchain:
+	@scripts/setup kernel
+
+test: toolchain check ## every test: fast ones first, then real kernels in virtual machines
 	@$(PYTEST) -n auto --dist worksteal tests/unit tests/contract
 	@$(PYTEST) --durations 30 tests/vm tests/e2e
 
@@ -29,6 +32,9 @@ lab: setup ## bring the three-node lab up
 
 image: setup ## build the node image without booting it
 	@$(BIN)/labctl image
+
+kernel: toolchain ## build the lab's own kernel and its image (once; about ten minutes)
+	@$(BIN)/labctl image --kernel lab
 
 bench: setup ## times of up, reset, inject and recover, as JSON
 	@$(BIN)/python -m tests.bench.lab

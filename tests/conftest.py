@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import lab  # noqa: F401  one fixture for vm and e2e, so that one lab is booted for both
+from tests.lab import kernel_node, kernel_nodes, lab  # noqa: F401  fixtures for vm and e2e: one lab for both
 
 ALLOWED = Path(__file__).with_name("allowed-skips.txt")
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from labctl.lab import store
-from labctl.lab.model import LabOptions, Node, Ready
+from labctl.lab.model import KernelName, LabOptions, Node, Ready
 from labctl.lab.qemu import QemuLab
 from labctl.lab.store import lab_dir
 from labctl.pki import LabAuthority
@@ -21,15 +24,18 @@ from labctl.transport.ready import make_ready
 READY_S = 180.0
 
 
-def ssh(node: Node, *argv: str, check: bool = True, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
-    """Run a program on a node as root, with the lab's key and its known host key. The shell there splits words."""
+def ssh_argv(node: Node, *argv: str) -> list[str]:
+    """The command that runs a program on a node as root, with the lab's key and the node's known host key."""
     options = {"UserKnownHostsFile": node.known_hosts, "StrictHostKeyChecking": "yes", "BatchMode": "yes",
                "ConnectTimeout": "30"}  # fmt: skip
     words = [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
     login = ("-i", str(node.ssh_key), "-p", str(node.ssh_port), f"{node.ssh_user}@{node.address}")
-    done = subprocess.run(
-        ["ssh", "-F", "/dev/null", *words, *login, "--", *argv], capture_output=True, text=True, timeout=timeout
-    )
+    return ["ssh", "-F", "/dev/null", *words, *login, "--", *argv]
+
+
+def ssh(node: Node, *argv: str, check: bool = True, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+    """Run a program on a node as root and wait for it. The shell there splits words."""
+    done = subprocess.run(ssh_argv(node, *argv), capture_output=True, text=True, timeout=timeout)
     if check and done.returncode != 0:
         raise AssertionError(
             f"{node.name}: {' '.join(argv)} ended with {done.returncode}: {done.stderr}{done.stdout}"
@@ -57,25 +63,90 @@ class LabUnderTest:
         self.provider.reset(self.ready, PlainProgress())
 
 
-@pytest.fixture(scope="session")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
-    """Three nodes with agents. XDG_STATE_HOME is the lab's for the whole session; the cache is the user's."""
+@contextmanager
+def state_home(path: Path) -> Iterator[None]:
+    """XDG_STATE_HOME for a while: where labs are made and looked for. The cache stays the user's."""
     before = os.environ.get("XDG_STATE_HOME")
-    home = tmp_path_factory.mktemp("state")
-    os.environ["XDG_STATE_HOME"] = str(home)
+    os.environ["XDG_STATE_HOME"] = str(path)
     try:
-        provider = store.create_lab("vmtests", "qemu")
-        assert isinstance(provider, QemuLab)
-        authority = LabAuthority.ensure(lab_dir("vmtests") / "pki", "vmtests")
-        ready = make_ready(authority, READY_S)
-        try:
-            provider.up(LabOptions(), ready, PlainProgress())
-            yield LabUnderTest(provider, ready, authority)
-        finally:
-            provider.destroy(PlainProgress())
+        yield
     finally:
-        shutil.rmtree(home, ignore_errors=True)
         if before is None:
             del os.environ["XDG_STATE_HOME"]
         else:
             os.environ["XDG_STATE_HOME"] = before
+
+
+@contextmanager
+def lab_up(name: str, options: LabOptions) -> Iterator[LabUnderTest]:
+    """A lab that is brought up, and destroyed at the end."""
+    provider = store.create_lab(name, "qemu")
+    assert isinstance(provider, QemuLab)
+    authority = LabAuthority.ensure(lab_dir(name) / "pki", name)
+    ready = make_ready(authority, READY_S)
+    try:
+        provider.up(options, ready, PlainProgress())
+        yield LabUnderTest(provider, ready, authority)
+    finally:
+        provider.destroy(PlainProgress())
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
+    """Three nodes with agents. XDG_STATE_HOME is the lab's for the whole session; the cache is the user's."""
+    home = tmp_path_factory.mktemp("state")
+    with state_home(home), lab_up("vmtests", LabOptions()) as up:
+        yield up
+    shutil.rmtree(home, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class KernelNode:
+    """A node with a certain kernel: the last of its lab, which other tests may use, too."""
+
+    kernel: KernelName
+    lab: LabUnderTest
+
+    @property
+    def node(self) -> Node:
+        return self.lab.nodes[-1]
+
+    def sh(self, script: str, check: bool = True) -> str:
+        """Standard output of a script on the node."""
+        return ssh(self.node, script, check=check).stdout.strip()
+
+
+KernelNodes = Callable[[KernelName], KernelNode]
+
+
+@pytest.fixture(scope="session")
+def kernel_nodes(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KernelNodes]:
+    """A node with each kernel: a function that brings up what it is first asked for; all end with the session.
+
+    `debian13` is a node of the fixture `lab`; each other kernel has a lab of one node, with state of its own.
+    """
+    known: dict[KernelName, KernelNode] = {}
+    with ExitStack() as stack:
+
+        def node_with(kernel: KernelName) -> KernelNode:
+            if kernel not in known and kernel == "debian13":
+                known[kernel] = KernelNode(kernel, request.getfixturevalue("lab"))
+            elif kernel not in known:
+                home = tmp_path_factory.mktemp(f"state-{kernel}")
+                with state_home(home):
+                    up = stack.enter_context(lab_up(f"tests-{kernel}", LabOptions(nodes=1, kernel=kernel)))
+                known[kernel] = KernelNode(kernel, up)
+            return known[kernel]
+
+        yield node_with
+
+
+@pytest.fixture(scope="module", params=get_args(KernelName))
+def kernel_node(request: pytest.FixtureRequest, kernel_nodes: KernelNodes) -> Iterator[KernelNode]:
+    """Each kernel in turn, as its lab was made; what a module did to the node is taken back afterwards."""
+    found = kernel_nodes(request.param)
+    found.lab.reset()
+    yield found
+    found.lab.reset()

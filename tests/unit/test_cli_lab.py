@@ -22,10 +22,14 @@ def raising(error: Exception) -> Callable[[], tuple[NodeStatus, ...]]:
 
 
 def test_up_makes_a_lab_and_shows_its_nodes(empty_world: World) -> None:
-    done = empty_world.run("up", "--nodes", "2", "--memory", "1024", "--filesystem", "xfs", "--bare")
+    done = empty_world.run(
+        "up", "--nodes", "2", "--memory", "1024", "--filesystem", "xfs", "--bare", "--kernel", "lab"
+    )
     assert done.code == 0
     assert [line.split()[0] for line in done.out.splitlines()] == ["NODE", "w1", "w2"]
-    assert empty_world.lab.made == LabOptions(nodes=2, memory_mib=1024, data_filesystem="xfs", agent=False)
+    assert empty_world.lab.made == LabOptions(
+        nodes=2, memory_mib=1024, data_filesystem="xfs", agent=False, kernel="lab"
+    )
 
 
 def test_up_of_a_lab_that_is_there_keeps_its_options(world: World) -> None:
@@ -40,6 +44,7 @@ def test_up_of_a_lab_that_is_there_keeps_its_options(world: World) -> None:
         (("--nodes", "x"), "'--nodes': 'x' is not a valid integer"),
         (("--memory", "12"), "--memory: input should be greater than or equal to 384 (got 12)"),
         (("--data-size", "1"), "--data-size: input should be greater than or equal to 64"),
+        (("--kernel", "7.0"), "'--kernel': '7.0' is not one of 'debian13', 'debian12', 'lab'"),
         (("--provider", "aws"), "'--provider': 'aws' is not one of 'qemu', 'ssh'"),
         (("--provider", "ssh"), "--inventory: a lab of provider ssh needs one"),
         (("--provider", "qemu", "--inventory", "x.toml"), "--inventory is for provider ssh"),

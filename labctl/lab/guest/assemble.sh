@@ -22,6 +22,7 @@ fi
 if [ -n "$kernel" ]; then
   rm -rf "$tree"/usr/lib/modules/*
   tar --extract --numeric-owner --file "$modules" --directory "$tree"
+  chroot "$tree" /usr/sbin/depmod "$(basename "$tree"/usr/lib/modules/*)"
   cp "$kernel" "$tree/boot/groundfault-kernel"
   # All that leads to the disks is built into it.
   cp "$tree/boot/groundfault-initrd-bare" "$tree/boot/groundfault-initrd"

@@ -24,7 +24,7 @@ SUITE = "trixie"
 SOURCE_PACKAGE = "linux-source-6.12"
 PROGRAMS = (
     "apt-get", "dpkg-deb", "gcc", "make", "bc", "flex", "bison", "pahole", "perl", "cpio", "xz",
-    "lz4", "kmod",
+    "lz4",
 )  # fmt: skip
 HEADERS = {"libelf.h": "libelf-dev", "openssl/evp.h": "libssl-dev"}
 _BUILD_S = 5400.0

@@ -32,7 +32,8 @@ if [ -s unmet ]; then
 fi
 
 make --silent -j"$jobs" bzImage modules
-make --silent INSTALL_MOD_PATH="$work/root/usr" INSTALL_MOD_STRIP=1 modules_install
+# Without depmod, which the root file system has and this machine may lack: it is run there.
+make --silent INSTALL_MOD_PATH="$work/root/usr" INSTALL_MOD_STRIP=1 DEPMOD=true modules_install
 rm -f "$work"/root/usr/lib/modules/*/build "$work"/root/usr/lib/modules/*/source
 tar --create --file "$results/modules.tar" --directory "$work/root" --owner 0 --group 0 --numeric-owner \
   --sort name --mtime @0 usr

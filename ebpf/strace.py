@@ -152,7 +152,7 @@ class Counting:
             self._ended(ended["rest"])
 
     def _ended(self, rest: str) -> None:
-        # What stands in quotes is the target's own, a path that looks like an answer: only what follows is strace's.
+        # What stands in quotes is the target's own, such as a path that looks like an answer.
         marks = " ".join(_MARKS.findall(rest))
         self._counts["seen"] += 1
         self._counts["failed"] += "INJECTED" in marks

@@ -20,6 +20,15 @@ Report = dict[str, Any]
 """`counters`: name to number, `hits` among them; `attached`: how many programs or processes it has hold of now."""
 
 
+NAMES = ("hits", "seen", "matched")
+"""What the first counters of a program's map `hits` are called."""
+
+
+def counter_names(count: int) -> tuple[str, ...]:
+    """Names for the counters of a map of that many."""
+    return (*NAMES[:count], *(f"hits[{n}]" for n in range(len(NAMES), count)))
+
+
 class RefusedError(Exception):
     """The helper cannot do what its settings ask for; the text is for the user."""
 

@@ -5,15 +5,36 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import click
 from pydantic.fields import FieldInfo
 
+from node_agent.content import FORMAT, encode_content
 from node_agent.fault import Fault
 
-_CLICK_TYPES: Mapping[str, click.ParamType[Any]] = {"string": click.STRING, "boolean": click.BOOL}
+
+class _Content(click.ParamType[str]):
+    """A file of this machine, whose content is the parameter."""
+
+    name = "file"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return encode_content(Path(value).read_bytes())
+        except OSError as error:
+            self.fail(f"{value} cannot be read: {error.strerror}", param, ctx)
+        except ValueError as error:
+            self.fail(f"{value}: {error}", param, ctx)
+
+
+_CLICK_TYPES: Mapping[str, click.ParamType[Any]] = {
+    "string": click.STRING,
+    "boolean": click.BOOL,
+    "file": _Content(),
+}
 
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
@@ -28,7 +49,7 @@ class Parameter:
     """One field of a fault as a user sees it. Bounds are None where there is none."""
 
     name: str
-    kind: str  # "integer", "number", "string", "boolean"
+    kind: str  # "integer", "number", "string", "boolean", "file": a file whose content is the value
     description: str
     required: bool
     default: Any
@@ -94,7 +115,7 @@ def _parameter(name: str, prop: Mapping[str, Any], field: FieldInfo, defs: Mappi
     )
     return Parameter(
         name=name,
-        kind=str(core.get("type", "string")),
+        kind="file" if core.get("format") == FORMAT else str(core.get("type", "string")),
         description=str(prop.get("description", core.get("description", ""))),
         required=field.is_required(),
         default=None if field.is_required() else _plain(field.get_default(call_default_factory=True)),
@@ -170,7 +191,11 @@ def given_parameters(options: Mapping[str, Any], parameters: tuple[Parameter, ..
 
 def example_lines(fault: type[Fault]) -> list[str]:
     """The fault's own examples as they would be typed after `labctl inject`."""
-    return [inject_line(fault.name, example) for example in fault.examples]
+    files = {p.name: "FILE" for p in parameters_of(fault) if p.kind == "file"}
+    return [
+        inject_line(fault.name, {name: files.get(name, value) for name, value in example.items()})
+        for example in fault.examples
+    ]
 
 
 def inject_line(name: str, parameters: Mapping[str, Any]) -> str:

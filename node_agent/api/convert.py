@@ -16,6 +16,7 @@ from node_agent.api.views import (
     ProbeReport,
     StepView,
 )
+from node_agent.content import shown
 from node_agent.errors import AgentError, Refusal
 from node_agent.fault import Capability, Evidence, Facts, Hit, Missing
 from node_agent.injection import InjectionState, InjectionView, Plan
@@ -71,7 +72,7 @@ def probe_message(
 def plan_message(plan: Plan) -> pb.PlanReply:
     return pb.PlanReply(
         fault=plan.fault.name,
-        parameters_json=plan.fault.model_dump_json(),
+        parameters_json=json.dumps(shown(plan.fault.model_dump(mode="json"))),
         target=plan.target.describe() if plan.target else "",
         backend=plan.notes.backend,
         steps=[
@@ -108,7 +109,7 @@ def injection_message(view: InjectionView) -> pb.Injection:
         id=view.id,
         node=view.node,
         fault=view.fault,
-        parameters_json=json.dumps(dict(view.parameters)),
+        parameters_json=json.dumps(shown(view.parameters)),
         state=view.state.upper(),
         target=view.target,
         backend=view.backend,

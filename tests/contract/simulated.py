@@ -100,6 +100,11 @@ def fresh_kernel() -> Kernel:
         "/proc/self/mountinfo": "1 0 8:0 / / rw - ext4 /dev/sda rw\n"
         "2 1 252:0 / /srv/data rw - ext4 /dev/mapper/data rw\n",
         "/proc/self/mounts": "/dev/sda / ext4 rw 0 0\n/dev/mapper/data /srv/data ext4 rw 0 0\n",
+        "/proc/sys/kernel/osrelease": "6.12.0-simulated\n",
+        "/usr/lib/python3/dist-packages/bcc/__init__.py": "",
+        "/lib/modules/6.12.0-simulated/build/Makefile": "",
+        "/usr/lib/x86_64-linux-gnu/libbpf.so.1": "",
+        "/sys/kernel/btf/vmlinux": "",
         **facilities.facility_texts(),
         **facilities.process_texts(),
     }
@@ -180,6 +185,8 @@ class SimulatedHost:
 
     def run(self, argv: tuple[str, ...], *, timeout_s: float = 30.0) -> str:
         self.change()
+        if argv[0] == "/usr/bin/python3":
+            return ""
         raise CommandError(argv, 127, "not simulated")
 
     def boottime(self) -> float:
@@ -429,6 +436,7 @@ class _Helpers:
         if self._h.kernel.helper_refuses:
             raise HelperFailed(argv[0], 1, self._h.kernel.helper_refuses)
         pid = 5000 + len(self._h.kernel.helpers)
+        self._h.kernel.texts[f"/proc/{pid}/fdinfo/5"] = "flags:\t02\nprog_type:\t29\nprog_id:\t7\n"
         self._h.kernel.helpers[name] = SimHelper(self._h, pid, tuple(argv), payload)
 
     def stop(self, name: str) -> None:

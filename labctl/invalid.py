@@ -11,7 +11,8 @@ def first_problem(error: ValidationError, names: Mapping[str, str] | None = None
     """The first problem as "field: what is wrong (got VALUE)". `names` gives fields the words the user knows."""
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
-    field = (names or {}).get(field, field)
+    known = names or {}
+    field = known.get(field) or known.get(field.partition(".")[0], field)
     if first["type"] == "extra_forbidden":
         return f"{field}: there is no such key"
     message = first["msg"].removeprefix("Value error, ")

@@ -26,7 +26,8 @@ from labctl.report.text import PlainTable
 STATUS_TIMEOUT_S = 10.0
 """How long `labctl status` waits for an agent before it calls it silent."""
 
-_OPTION_NAMES = {"memory_mib": "--memory", "data_mib": "--data-size", "nodes": "--nodes", "cpus": "--cpus"}
+_OPTION_NAMES = {"memory_mib": "--memory", "data_mib": "--data-size", "nodes": "--nodes", "cpus": "--cpus",
+                 "packages": "--package"}  # fmt: skip
 
 
 def _shown(field: str) -> str:
@@ -50,6 +51,13 @@ def _shown(field: str) -> str:
     "--kernel",
     type=click.Choice(get_args(KernelName)),
     help="Debian 13's, Debian 12's, or the lab's own with every fault facility.  [default: debian13]",
+)
+@click.option(
+    "--package",
+    "packages",
+    multiple=True,
+    metavar="NAME",
+    help="Debian package that the nodes have, too, such as python3-bpfcc; may be repeated.",
 )
 @click.option("--internet", is_flag=True, help="Let the nodes reach the internet.")
 @click.option("--bare", is_flag=True, help="Without the agent, for `labctl node install`.")
@@ -78,7 +86,7 @@ def up(session: Session, /, kind: str | None, inventory: Path | None, **given: A
 
 def lab_options(given: Mapping[str, Any]) -> LabOptions | None:
     """The options of `labctl up`; None where none was given. Raises :class:`UsageError` naming the option."""
-    wanted = {k: v for k, v in given.items() if k != "bare" and v not in (None, False)}
+    wanted = {k: v for k, v in given.items() if k != "bare" and v not in (None, False, ())}
     if given.get("bare"):
         wanted["agent"] = False
     try:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -102,29 +102,38 @@ def _overlay_files() -> dict[str, Path]:
     return {p.relative_to(overlay).as_posix(): p for p in sorted(overlay.rglob("*")) if p.is_file()}
 
 
-def rootfs_key(suite: str = "trixie") -> str:
+def _packages(more: Sequence[str]) -> tuple[str, ...]:
+    """The packages of a node: those of every node, and more, in whatever order they were asked for."""
+    return (*PACKAGES, *sorted({*more} - {*PACKAGES}))
+
+
+def rootfs_key(suite: str = "trixie", packages: Sequence[str] = ()) -> str:
     """The key of the root tar: package list, suite, architecture, and every script and file that shapes it."""
     shaped = [f"{name}\0".encode() + path.read_bytes() for name, path in _overlay_files().items()]
     scripts = [(_guest() / name).read_bytes() for name in ("rootfs.sh", "initramfs-init")]
-    return _digest(" ".join((suite, ARCHITECTURE, *PACKAGES, *_LEFT_OUT)).encode(), *scripts, *shaped)
+    words = (suite, ARCHITECTURE, *_packages(packages), *_LEFT_OUT)
+    return _digest(" ".join(words).encode(), *scripts, *shaped)
 
 
-def image_key(agent: bool, kernel: KernelName = "debian13") -> str:
+def image_key(agent: bool, kernel: KernelName = "debian13", packages: Sequence[str] = ()) -> str:
     """The key of the image that would be built now; reads files of the project only."""
     guest = GUESTS[kernel]
-    parts = [rootfs_key(guest.suite), bundle_key(guest.python_version) if agent else "bare", DISK_SIZE]
+    parts = [rootfs_key(guest.suite, packages), bundle_key(guest.python_version) if agent else "bare", DISK_SIZE]
     if guest.own_kernel:
         parts.append(kernel_key())
     return _digest("\0".join(parts).encode(), (_guest() / "assemble.sh").read_bytes())
 
 
-def ensure_image(agent: bool, progress: Progress, kernel: KernelName = "debian13") -> Image:
-    """The image for nodes with this kernel, with or without the agent in it, built where it is not cached.
+def ensure_image(
+    agent: bool, progress: Progress, kernel: KernelName = "debian13", packages: Sequence[str] = ()
+) -> Image:
+    """The image for nodes with this kernel and these packages more, with or without the agent in it.
 
-    Raises LabError where a tool, a mirror or Debian's keyring is missing, or a stage fails.
+    Built where it is not cached. Raises LabError where a tool, a mirror, a package or Debian's keyring is missing,
+    or a stage fails.
     """
     guest = GUESTS[kernel]
-    key = image_key(agent, kernel)
+    key = image_key(agent, kernel, packages)
     directory = paths.cache_dir() / "images"
     target = directory / key
     image = Image(key, target / "disk.qcow2", target / "kernel", target / "initrd")
@@ -136,7 +145,7 @@ def ensure_image(agent: bool, progress: Progress, kernel: KernelName = "debian13
             return image
         need("mmdebstrap", "mke2fs", "qemu-img", "unshare", *(() if os.geteuid() == 0 else ("newuidmap",)))
         bundle = build_bundle(guest.python_version, progress=progress) if agent else None
-        rootfs = _ensure_rootfs(guest.suite, progress)
+        rootfs = _ensure_rootfs(guest.suite, packages, progress)
         with progress.task("assembling the node image") as task, scratch(directory) as work:
             task.update("file system")
             _in_namespace(_assembly(work, rootfs, bundle, own), "assembling the node image")
@@ -162,9 +171,9 @@ def _assembly(work: Path, rootfs: Path, bundle: Path | None, own: LabKernel | No
     return ("sh", str(_guest() / "assemble.sh"), str(work), *inputs, *kernel)
 
 
-def _ensure_rootfs(suite: str, progress: Progress) -> Path:
+def _ensure_rootfs(suite: str, packages: Sequence[str], progress: Progress) -> Path:
     directory = paths.cache_dir() / "rootfs"
-    target = directory / f"{rootfs_key(suite)}.tar"
+    target = directory / f"{rootfs_key(suite, packages)}.tar"
     if target.is_file():
         os.utime(target)
         return target
@@ -183,7 +192,7 @@ def _ensure_rootfs(suite: str, progress: Progress) -> Path:
             "--format=tar",
             f"--architectures={ARCHITECTURE}",
             f"--keyring={source.keyring}",
-            f"--include={','.join(PACKAGES)}",
+            f"--include={','.join(_packages(packages))}",
             *(f"--dpkgopt=path-exclude={pattern}" for pattern in _LEFT_OUT),
             "--dpkgopt=force-confold",
             # Before the packages: so that their installation finds, e.g., that no initramfs is to be made.

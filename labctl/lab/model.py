@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -13,6 +13,9 @@ from labctl.progress import Progress
 NODE_NAME = r"^[a-z][a-z0-9-]{0,30}$"
 KernelName = Literal["debian13", "debian12", "lab"]
 """Debian 13's stock kernel (6.12), Debian 12's (6.1), or the lab's own with every kernel-side fault facility."""
+
+PackageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=100)]
+"""The name of a Debian package, by Debian's policy."""
 
 LAB_NAME = r"^[a-z0-9][a-z0-9-]{0,30}$"
 
@@ -45,6 +48,8 @@ class LabOptions(BaseModel):
     agent: bool = True
     data_filesystem: Literal["ext4", "xfs"] = "ext4"
     kernel: KernelName = "debian13"
+    packages: Annotated[tuple[PackageName, ...], Field(max_length=100)] = ()
+    """Debian packages that the nodes have besides those of every node, with what these depend on."""
 
 
 class NodeStatus(BaseModel):

@@ -144,7 +144,7 @@ class QemuLab:
         """Why the golden snapshot is of no use any more; empty where it is."""
         if wanted != record.options:
             return "its options changed"
-        if record.image != image_key(wanted.agent, wanted.kernel):
+        if record.image != image_key(wanted.agent, wanted.kernel, wanted.packages):
             return "the node image or the agent changed since its snapshot"
         if record.qemu != qemu_version():
             return "QEMU changed since its snapshot"
@@ -169,7 +169,7 @@ class QemuLab:
 
     def _make(self, options: LabOptions, ready: Ready, progress: Progress) -> None:
         """Image, disks, first boot, golden snapshot."""
-        image = ensure_image(options.agent, progress, options.kernel)
+        image = ensure_image(options.agent, progress, options.kernel, options.packages)
         chosen = accelerator(image.kernel, image.initrd, progress)
         progress.note(f"nodes run with {'KVM' if chosen.name == 'kvm' else 'emulation'}: {chosen.reason}")
         numbers = ports.choose(2 * options.nodes)

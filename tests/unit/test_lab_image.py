@@ -41,6 +41,12 @@ def test_a_changed_package_list_changes_debian(monkeypatch: pytest.MonkeyPatch) 
     assert image.rootfs_key() != before
 
 
+def test_more_packages_are_another_image_in_whatever_order() -> None:
+    more = image.image_key(True, packages=("strace", "hello", "zstd"))
+    assert more == image.image_key(True, packages=("zstd", "hello", "hello")) != image.image_key(True)
+    assert image.image_key(True, packages=("strace",)) == image.image_key(True), "every node has that one"
+
+
 def test_nothing_on_a_node_comes_from_problems_or_the_control_side() -> None:
     assert {name.split("/")[0] for name in code.node_files()} <= {"node_agent", "disk_faults", "ebpf"}
     assert any(line.startswith("grpcio") for line in code.node_requirements())

@@ -13,10 +13,10 @@ import pytest
 
 from tests.vm import calls
 
-FAMILIES = set(
-    "read write open create unlink rename stat fsync mmap memory fork exec socket bind connect listen accept send recv "
-    "ioctl kill mount lock".split()
-)
+FAMILIES = {
+    "accept", "bind", "connect", "create", "exec", "fork", "fsync", "ioctl", "kill", "listen", "lock", "memory",
+    "mmap", "mount", "open", "read", "recv", "rename", "send", "socket", "stat", "unlink", "write",
+}  # fmt: skip
 
 # What a container, another user or another file system may rightly refuse. Each says why, by exit code 3.
 OWN_NAMESPACE = set(calls.entries()["mount"])

@@ -161,7 +161,9 @@ static int work(struct desk *desk, const struct order *order)
         for (unsigned nth = 0; !desk->reasons[entry][0] && nth < order->count; nth++) {
             struct outcome *outcome = &desk->outcomes[(size_t)entry * order->count + nth];
             outcome->first = measure(&calls[entry], nth, order->deadline_s);
-            outcome->again = outcome->first < 0 && order->repeat_errors ? measure(&calls[entry], nth, order->deadline_s) : UNSET;
+            outcome->again = UNSET;
+            if (outcome->first < 0 && order->repeat_errors)
+                outcome->again = measure(&calls[entry], nth, order->deadline_s);
         }
     post(&desk->state, MEASURED);
     return reached(desk, CLOSED, speaker) ? desk->exit_code : UNMEASURED;

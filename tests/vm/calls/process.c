@@ -62,10 +62,10 @@ static int nothing(void *argument)
 static long make_clone_thread(struct call *call, unsigned nth)
 {
     volatile uint32_t *alive = (volatile uint32_t *)(void *)call->buffer;
-    int flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_CHILD_CLEARTID;
+    int shared = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_SYSVSEM;
     (void)nth;
     *alive = 1;
-    if (clone(nothing, call->map + STACK, flags, NULL, NULL, NULL, alive) < 0)
+    if (clone(nothing, call->map + STACK, shared | CLONE_THREAD | CLONE_CHILD_CLEARTID, NULL, NULL, NULL, alive) < 0)
         return -errno;
     while (*alive && !timed_out)
         wait_change(alive, 1, 1);

@@ -36,7 +36,7 @@ def _start(given: dict[str, Any]) -> Callable[[], Report]:
         _tell_target(program, *given["target"])
         links = [one.attach() for one in program.programs.values()]
     except BpfError as error:
-        raise RefusedError(f"kernel {os.uname().release}: {error}") from None
+        raise RefusedError(str(error) if error.log else f"kernel {os.uname().release}: {error}") from None
     except OSError as error:
         raise RefusedError(f"{error}; remedy: apt-get install libbpf1") from None
     if not links:

@@ -18,7 +18,7 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from ebpf.runners.protocol import RefusedError, Report, serve
 from ebpf.strace import Counting
-from node_agent.host.launcher import die_with_parent
+from node_agent.launcher import die_with_parent
 
 _ATTACH_S = 20.0
 

@@ -26,7 +26,7 @@ MARK = "GROUNDFAULT_TAG"
 """The environment variable that has a helper's name, in it and in all that it starts."""
 
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C", "HOME": "/"}
-_LAUNCHER = str(Path(__file__).with_name("launcher.py"))
+_LAUNCHER = str(Path(__file__).parents[1] / "launcher.py")
 _POLITE_S = 2.0
 _KILL_S = 5.0
 _POLL_S = 0.01

@@ -187,7 +187,7 @@ def test_it_dies_with_the_agent(host: RealHost, code: str) -> None:
 
 
 def test_no_helper_starts_for_an_agent_that_is_gone() -> None:
-    launcher = ROOT / "node_agent" / "host" / "launcher.py"
+    launcher = ROOT / "node_agent" / "launcher.py"
     done = subprocess.run(
         (sys.executable, "-I", "-S", launcher, "", "1", "/bin/echo", "hello"), capture_output=True, text=True
     )

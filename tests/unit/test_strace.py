@@ -118,8 +118,10 @@ def test_the_step_is_data() -> None:
 
 
 def test_the_probe_and_reports() -> None:
+    kernel = fresh_kernel()
+    kernel.texts.pop(STRACE, None)
     with pytest.raises(Lacking):
-        probe_strace(SimulatedHost(fresh_kernel()))
+        probe_strace(SimulatedHost(kernel))
     for text in ("[]", '{"counters": 3}', '{"counters": {"hits": -1}}', '{"counters": {"hits": "1"}}', "no"):
         with pytest.raises(ValueError):
             parse_report(text)

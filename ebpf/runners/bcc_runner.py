@@ -6,6 +6,7 @@ for the compiler; `attach`, for functions whose names do not say where they belo
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import os
 import platform
@@ -100,14 +101,23 @@ def _reporter(bpf: Any, attached: int) -> Callable[[], Report]:
         raise RefusedError("the program has no map called hits: BPF_ARRAY(hits, u64, 1)") from None
 
     def report() -> Report:
-        # An array for each CPU gives a list; the sum is what was counted.
-        values = [sum(value) if hasattr(value, "__iter__") else value.value for value in hits.values()]
+        values = [number(value) for value in hits.values()]
         return {"counters": dict(zip(counter_names(len(values)), values, strict=True)), "attached": attached}
 
-    with suppress(AttributeError, TypeError):
+    with suppress(TypeError):
         report()
         return report
     raise RefusedError("the map hits has to hold numbers: BPF_ARRAY(hits, u64, 1), or BPF_PERCPU_ARRAY")
+
+
+def number(value: Any) -> int:
+    """A counter as BCC gives it: a ctypes integer, or an array of one for each CPU. Raises TypeError for others."""
+    if isinstance(value, ctypes.Array):
+        return sum(map(number, value))
+    found = getattr(value, "value", value)
+    if not isinstance(found, int):
+        raise TypeError(f"{value!r} is not a number")
+    return found
 
 
 def _attach(bpf: Any, hint: str) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from typing import Any
 
 import pytest
 
 from ebpf.bpf_program import BpfProgram, OwnProgram, probe_bcc, probe_object
-from ebpf.runners.bcc_runner import reason
+from ebpf.runners.bcc_runner import number, reason
 from ebpf.runners.protocol import counter_names, parse_report
 from node_agent.content import encode_content
 from node_agent.errors import Refusal
@@ -158,6 +159,13 @@ def test_other_reasons() -> None:
         reason("cannot attach kprobe, x may not exist\n", "Failed")
         == "Failed: cannot attach kprobe, x may not exist"
     )
+
+
+def test_counters_as_bcc_gives_them() -> None:
+    assert number(ctypes.c_ulonglong(2**63)) == 2**63
+    assert number((ctypes.c_ulonglong * 4)(1, 2, 3, 4)) == 10
+    with pytest.raises(TypeError):
+        number(type("key_t", (ctypes.Structure,), {"_fields_": [("x", ctypes.c_int)]})())
 
 
 def test_names_of_counters() -> None:

@@ -111,7 +111,7 @@ def _reporter(bpf: Any, attached: int) -> Callable[[], Report]:
 
 
 def number(value: Any) -> int:
-    """A counter as BCC gives it: a ctypes integer, or an array of one for each CPU. Raises TypeError for others."""
+    """A counter as BCC gives it: a ctypes integer, or an array of one for each CPU. Else TypeError."""
     if isinstance(value, ctypes.Array):
         return sum(map(number, value))
     found = getattr(value, "value", value)

@@ -6,7 +6,6 @@ One lock serialises every change; reading what is there never waits for it.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 import threading
@@ -15,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from node_agent.baseline import Baseline
 from node_agent.catalog import catalog, make_fault, sample_fault
 from node_agent.errors import (
     AgentError,
@@ -34,7 +34,7 @@ from node_agent.injection import ENDED, ID_PATTERN, InjectionView, Live, Plan
 from node_agent.journal import KEEP_CLOSED, Entry, Journal, Record
 from node_agent.leases import checked_lease
 from node_agent.probe import run_probes
-from node_agent.residue import Difference, State, compare, look, residue_of
+from node_agent.residue import Difference, compare, look, residue_of
 from node_agent.undo import Applied, applied_steps, undo_all
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Injector:
         self._host, self._node = host, node
         self._journal = Journal(state_dir / "journal", after_append)
         self._stop_file = state_dir / "stopped"
-        self._baseline_file = state_dir / "baseline.json"
+        self._baseline = Baseline(state_dir / "baseline.json")
         self._lock = threading.RLock()
         self._probing = threading.Lock()
         self._live: dict[str, Live] = {}
@@ -103,7 +103,7 @@ class Injector:
     def residue(self) -> tuple[Difference, ...]:
         """What differs from the state before the first of the injections of this boot."""
         with self._lock:
-            baseline = self._read_baseline()
+            baseline = self._baseline.read(self._host.boot_id())
             now = look(self._host)
             live = [x for x in self._live.values() if x.state not in ENDED]
             touched = {pair for x in self._live.values() for pair in x.touched}
@@ -152,7 +152,8 @@ class Injector:
             if live.state != "active":
                 raise Refusal(f"{injection_id} is {live.state}", field="id", allowed="an active injection")
             live.entry.append({"rec": "lease", "lease_s": lease})
-            live.lease_s, live.expires = lease, self._host.boottime() + lease
+            live.lease_s = lease
+            self._hold(live)
             return self._view(live)
 
     def recover(self, ids: tuple[str, ...] | None, why: str) -> tuple[InjectionView, ...]:
@@ -243,7 +244,7 @@ class Injector:
         for old in over[: max(0, len(over) - KEEP_CLOSED)]:
             del self._live[old]
         if all(x.state in ENDED for x in self._live.values()):
-            self._write_baseline(before)
+            self._baseline.write(self._host.boot_id(), before)
         parameters = plan.fault.model_dump(mode="json")
         text = plan.target.describe() if plan.target else ""
         first: Record = {
@@ -277,8 +278,14 @@ class Injector:
         if live.evidence is None or not live.evidence.armed:
             raise ApplyError(f"{live.fault} was applied, but kernel state does not show it")
         live.entry.append({"rec": "active"})
-        live.expires = self._host.boottime() + live.lease_s
+        self._hold(live)
         live.state = "active"
+
+    def _hold(self, live: Live) -> None:
+        """The lease begins now; steps that the kernel can end by itself are told when."""
+        live.expires = self._host.boottime() + live.lease_s
+        for one in live.applied:
+            one.step.hold(self._host, live.expires)
 
     @contextmanager
     def _undone_unless_finished(self, live: Live) -> Iterator[None]:
@@ -383,16 +390,3 @@ class Injector:
             expires_in_s=max(0.0, live.expires - now) if live.state == "active" else 0.0, age_s=now - live.began,
             evidence=evidence, residue=live.left, reason=live.reason, error=live.error,
         )  # fmt: skip
-
-    def _write_baseline(self, state: State) -> None:
-        try:
-            self._baseline_file.write_text(json.dumps({"boot_id": self._host.boot_id(), "state": state}))
-        except OSError as error:
-            raise StorageError(f"{self._baseline_file} cannot be written: {error}; nothing was changed") from error
-
-    def _read_baseline(self) -> State | None:
-        try:
-            saved = json.loads(self._baseline_file.read_text())
-        except (OSError, ValueError):
-            return None
-        return saved["state"] if saved.get("boot_id") == self._host.boot_id() else None

@@ -84,8 +84,10 @@ def _nft(reader: Reader) -> dict[str, str]:
     return tables
 
 
-def _bpf_pins(reader: Reader) -> dict[str, str]:
-    return {path: "pinned" for path in reader.glob("/sys/fs/bpf/**") if TAG_PREFIX in path}
+def _bpf(reader: Reader) -> dict[str, str]:
+    """Links, whoever attached them, and pins of ours."""
+    pins = {path: "pinned" for path in reader.glob("/sys/fs/bpf/**") if TAG_PREFIX in path}
+    return {**pins, **reader.bpf.links()}
 
 
 def _cgroups(reader: Reader) -> dict[str, str]:
@@ -117,7 +119,7 @@ def _files(reader: Reader) -> dict[str, str]:
 
 
 CATEGORIES: Mapping[str, Callable[[Reader], dict[str, str]]] = {
-    "dm": _dm, "loop": _loops, "mount": _mounts, "qdisc": _qdiscs, "nft": _nft, "bpf": _bpf_pins,
+    "dm": _dm, "loop": _loops, "mount": _mounts, "qdisc": _qdiscs, "nft": _nft, "bpf": _bpf,
     "cgroup": _cgroups, "sysctl": _sysctls, "cpu": _cpus, "file": _files,
     "value": _kernel_values,
 }  # fmt: skip

@@ -58,7 +58,7 @@ class Root(_Value):
 
 
 class Match(_Value):
-    """Which of these calls: every field that is set must fit. Sizes in bytes.
+    """Which of these calls: every field that is set must fit. Sizes in bytes; `call` is a system call's number.
 
     A file matches `roots` when the names on the way up from it fit `parts` (last first; * and ? are wildcards) and
     a root comes next, at once or after any number of directories.
@@ -74,6 +74,7 @@ class Match(_Value):
     port: int | None = None
     min_size: int = 0
     open_flags: int = 0
+    call: int | None = None
 
 
 class Hook(_Value):

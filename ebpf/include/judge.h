@@ -219,6 +219,12 @@ __noinline int matches(struct rule *rule, struct subject *call)
 		return 0;
 	if (rule->wants & WANT_ADDRESS && !address_fits(rule, call))
 		return 0;
+	if (rule->wants & WANT_CALL) {
+		struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+		if (BPF_CORE_READ(regs, orig_ax) != rule->call)
+			return 0;
+	}
 	if (rule->wants & WANT_DEVICE) {
 		struct inode *inode = (void *)call->inode;
 		__u32 on = BPF_CORE_READ(inode, i_sb, s_dev);

@@ -155,8 +155,8 @@ struct msghdr {
 };
 
 struct pt_regs {
-	unsigned long di, si, dx;
-	unsigned long ax;
+	unsigned long di;
+	unsigned long orig_ax;
 };
 
 #pragma clang attribute pop

@@ -43,6 +43,7 @@ enum predicate {
 	WANT_SIZE = 64,		/* at least `size` bytes */
 	WANT_FLAGS = 128,	/* opened with one of `open_flags` */
 	WANT_FAMILY = 256,	/* a socket of address family `family` */
+	WANT_CALL = 512,	/* in the system call of number `call` */
 };
 
 enum subject_kind {
@@ -88,7 +89,7 @@ struct rule {
 	__u32 root_count;
 	__u32 part_count;
 	__u32 zero;	/* always 0, and the verifier does not know it */
-	__u32 spare;
+	__u32 call;
 	struct root roots[MAX_ROOTS];
 	struct label parts[MAX_PARTS];	/* last part first; * and ? are wildcards */
 };

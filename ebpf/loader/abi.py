@@ -22,9 +22,10 @@ KINDS: dict[Kind, int] = {
     "regular": 1, "directory": 2, "block": 4, "character": 8, "pipe": 16, "socket": 32, "other": 64,
     "thread": 128, "process": 256,
 }  # fmt: skip
-WANT_KIND, WANT_DEVICE, WANT_PATH, WANT_ANY_DEPTH, WANT_ADDRESS, WANT_PORT, WANT_SIZE, WANT_FLAGS, WANT_FAMILY = (
-    1 << n for n in range(9)
-)
+(
+    WANT_KIND, WANT_DEVICE, WANT_PATH, WANT_ANY_DEPTH, WANT_ADDRESS, WANT_PORT, WANT_SIZE, WANT_FLAGS, WANT_FAMILY,
+    WANT_CALL,
+) = (1 << n for n in range(10))  # fmt: skip
 AF_INET, AF_INET6 = 2, 10
 
 u32, u64, s32 = c.c_uint32, c.c_uint64, c.c_int32
@@ -45,7 +46,7 @@ class RuleEntry(c.Structure):
         ("deadline_ns", u64), ("armed_ns", u64), ("budget", u64), ("seed", u64), ("a", u64), ("b", u64),
         ("size", u64), ("answer", s32), ("signal", u32), ("schedule", u32), ("wants", u32), ("kinds", u32),
         ("device", u32), ("open_flags", u32), ("family", u32), ("port", u32), ("prefix_bits", u32),
-        ("address", u32 * 4), ("root_count", u32), ("part_count", u32), ("zero", u32), ("spare", u32),
+        ("address", u32 * 4), ("root_count", u32), ("part_count", u32), ("zero", u32), ("call", u32),
         ("roots", Root * MAX_ROOTS), ("parts", Label * MAX_PARTS),
     ]  # fmt: skip
 
@@ -149,6 +150,9 @@ def encode(rule: Rule, armed_ns: int) -> RuleEntry:
     if match.open_flags:
         wants |= WANT_FLAGS
         entry.open_flags = match.open_flags
+    if match.call is not None:
+        wants |= WANT_CALL
+        entry.call = match.call
     entry.wants = wants
     return entry
 

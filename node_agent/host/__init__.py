@@ -6,9 +6,11 @@ a simulated kernel in its place, so that a fault's whole life runs without root.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+from node_agent.rules import Hook, Rule, RuleState, Sample
 
 SECTOR = 512
 """Bytes in the sectors that device-mapper tables and the block layer count in, whatever the disk's own size."""
@@ -170,6 +172,35 @@ class Helpers(HelpersReader, Protocol):
         """End all its processes, politely first, and wait; none is fine. Raises OSError where one does not end."""
 
 
+class BpfReader(Protocol):
+    """Looking at the rule table, and at what is attached in the kernel."""
+
+    def state(self, tag: str) -> RuleState | None:
+        """A rule as the kernel has it; None where it is not there."""
+
+    def samples(self, tag: str) -> Sequence[Sample]:
+        """The latest hits of a rule, oldest first."""
+
+    def links(self) -> Mapping[str, str]:
+        """Every BPF link of the machine and the name of its program; ours also with the tags they serve."""
+
+    def refusal(self, hook: Hook) -> str:
+        """Why this kernel will not load the program of a hook; empty where it does."""
+
+
+class Bpf(BpfReader, Protocol):
+    """Changing the rule table."""
+
+    def add(self, tag: str, rule: Rule) -> None:
+        """Put a rule in force, for a minute unless it is held. One that is there already stays."""
+
+    def hold(self, tag: str, expires: float) -> None:
+        """Let a rule bite until `expires`, seconds since boot. Absent is fine."""
+
+    def remove(self, tag: str) -> None:
+        """Take a rule out, and detach what no other rule needs. Absent is fine."""
+
+
 class Reader(Protocol):
     """The machine, read only."""
 
@@ -183,6 +214,8 @@ class Reader(Protocol):
     def log(self) -> LogReader: ...
     @property
     def helpers(self) -> HelpersReader: ...
+    @property
+    def bpf(self) -> BpfReader: ...
     def read_text(self, path: str) -> str:
         """A whole text file. Raises OSError."""
 
@@ -217,6 +250,8 @@ class Host(Protocol):
     def log(self) -> LogReader: ...
     @property
     def helpers(self) -> Helpers: ...
+    @property
+    def bpf(self) -> Bpf: ...
     def read_text(self, path: str) -> str: ...
     def exists(self, path: str) -> bool: ...
     def listdir(self, path: str) -> Sequence[str]: ...

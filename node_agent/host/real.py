@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from ebpf.loader.engine import Engine
 from node_agent.host import CommandError, FileInfo
 from node_agent.host.disk import Disks
 from node_agent.host.dm import DeviceMapper
@@ -29,6 +30,7 @@ class RealHost:
         self.disk = Disks()
         self.log = KernelLog()
         self.helpers = HelperProcesses()
+        self.bpf = Engine()
 
     def read_text(self, path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="surrogateescape")

@@ -67,6 +67,12 @@ class Step(BaseModel):
         """Make the change. May raise anything: the injector then reverts."""
         raise NotImplementedError
 
+    def hold(self, host: Host, expires: float) -> None:
+        """The injection will end at `expires`, seconds since boot: tell the kernel, where it can end it itself.
+
+        Called once the fault is active, and again whenever its lease changes.
+        """
+
     def revert(self, host: Host, undo: Undo | None) -> None:
         """Take the change back. Twice equals once; a step that never happened, or half, is fine.
 

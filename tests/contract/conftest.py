@@ -61,7 +61,8 @@ class Rig:
         """Whether the kernel is as provisioning left it, and nothing of the agent's lies about."""
         strays = [p for p in self.kernel.texts if "groundfault-" in p]
         helpers = [name for name, helper in self.kernel.helpers.items() if not helper.agent.dead]
-        quiet = not self.kernel.loops and not strays and not helpers and at_rest(self.kernel.texts)
+        rules = [tag for tag, rule in self.kernel.rules.items() if not rule.agent.dead]
+        quiet = not self.kernel.loops and not strays and not helpers and not rules and at_rest(self.kernel.texts)
         return quiet and self.kernel.dm == self.healthy
 
     def apply(self, injector: Injector, case: tuple[str, Mapping[str, Any]], lease_s: float = 60) -> bool:

@@ -24,6 +24,7 @@ from node_agent.host import (
     LoopInfo,
 )
 from tests.contract import facilities
+from tests.contract.rule_table import SimRule, SimulatedBpf, cgroup_texts, systemctl
 
 BASE = "8:16"
 BASE_SECTORS = 8192
@@ -68,6 +69,7 @@ class Kernel:
     reads: dict[str, int] = field(default_factory=dict)
     log: list[LogRecord] = field(default_factory=list)
     helpers: dict[str, SimHelper] = field(default_factory=dict)
+    rules: dict[str, SimRule] = field(default_factory=dict)
     helper_says: str = '{"counters": {"hits": 0}, "attached": 1}'
     helper_refuses: str = ""
     boot: int = 1
@@ -80,8 +82,9 @@ class Kernel:
         self.dm = {"data": ("252:0", PLAIN)}
         self.loops, self.healed, self.reads, self.log = {}, set(), {}, []
         self.texts = {p: text for p, text in self.texts.items() if not p.startswith(("/run/", "/sys/fs/cgroup/"))}
+        self.texts |= cgroup_texts()
         facilities.boot(self.texts)
-        self.helpers = {}
+        self.helpers, self.rules = {}, {}
         self.boot, self.clock, self.next_minor = self.boot + 1, 10.0, 1
 
 
@@ -98,13 +101,16 @@ def fresh_kernel() -> Kernel:
         "/proc/meminfo": "MemTotal:        1000000 kB\n",
         "/etc/os-release": 'PRETTY_NAME="Simulated"\n',
         "/proc/self/mountinfo": "1 0 8:0 / / rw - ext4 /dev/sda rw\n"
-        "2 1 252:0 / /srv/data rw - ext4 /dev/mapper/data rw\n",
+        "2 1 252:0 / /srv/data rw - ext4 /dev/mapper/data rw\n"
+        "3 1 0:29 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
         "/proc/self/mounts": "/dev/sda / ext4 rw 0 0\n/dev/mapper/data /srv/data ext4 rw 0 0\n",
         "/proc/sys/kernel/osrelease": "6.12.0-simulated\n",
         "/usr/lib/python3/dist-packages/bcc/__init__.py": "",
         "/lib/modules/6.12.0-simulated/build/Makefile": "",
         "/usr/lib/x86_64-linux-gnu/libbpf.so.1": "",
         "/sys/kernel/btf/vmlinux": "",
+        "/usr/bin/strace": "",
+        **cgroup_texts(),
         **facilities.facility_texts(),
         **facilities.process_texts(),
     }
@@ -117,6 +123,7 @@ class SimulatedHost:
     def __init__(self, kernel: Kernel, die_at: int = 0) -> None:
         self.kernel, self.die_at, self.changes, self.dead = kernel, die_at, 0, False
         self.dm, self.loop, self.disk, self.log = _Dm(self), _Loop(self), _Disk(self), _Log(self)
+        self.bpf = SimulatedBpf(self)
         self.helpers = _Helpers(self)
 
     def change(self) -> None:
@@ -181,7 +188,7 @@ class SimulatedHost:
 
     def query(self, argv: tuple[str, ...], *, timeout_s: float = 10.0) -> str | None:
         self.alive()
-        return None
+        return systemctl(argv)
 
     def run(self, argv: tuple[str, ...], *, timeout_s: float = 30.0) -> str:
         self.change()

@@ -226,11 +226,18 @@ def test_the_id_of_another_injection_is_refused(rig: Rig, case: Case) -> None:
         injector.apply("inj-1", case[0], {**case[1], "seed": 99}, 60)
 
 
-def test_the_same_place_twice_names_the_holder(rig: Rig, case: Case) -> None:
+def test_the_same_place_twice_names_the_holder_or_composes(rig: Rig, case: Case) -> None:
+    """A fault whose steps hold nothing for themselves composes with itself; both must then come out again."""
     injector, _ = rig.agent()
+    steps = injector.plan("inj-1", *case).steps
     injector.apply("inj-1", *case, 60)
-    with pytest.raises(ConflictError, match="inj-1"):
-        injector.apply("inj-2", *case, 60)
+    if any(step.resources() for step in steps):
+        with pytest.raises(ConflictError, match="inj-1"):
+            injector.apply("inj-2", *case, 60)
+    else:
+        assert injector.apply("inj-2", *case, 60).state == "active"
+        (first,) = injector.recover(("inj-1",), "recover")
+        assert first.state == "recovered" and injector.view("inj-2").state == "active" and not rig.is_healthy()
     injector.recover(None, "recover")
     assert rig.is_healthy()
 

@@ -26,6 +26,9 @@ SYSCTLS = (
 )  # fmt: skip
 """Settings that faults of the catalogue touch, below /proc/sys."""
 
+_COME_AND_GO = ("autofs", "tmpfs", "ramfs", "tracefs")
+"""File systems whose mounts tell nothing. The kernel mounts tracefs below debugfs when anybody looks there."""
+
 _DEVICE_NUMBER = re.compile(r"\b(\d+:\d+)\b")
 
 
@@ -64,9 +67,7 @@ def _loops(reader: Reader) -> dict[str, str]:
 def _mounts(reader: Reader) -> dict[str, str]:
     lines = reader.read_text("/proc/self/mounts").splitlines()
     fields = (line.split() for line in lines)
-    return {
-        f[1]: f"{f[0]} {f[2]} {f[3]}" for f in fields if len(f) >= 4 and f[2] not in ("autofs", "tmpfs", "ramfs")
-    }
+    return {f[1]: f"{f[0]} {f[2]} {f[3]}" for f in fields if len(f) >= 4 and f[2] not in _COME_AND_GO}
 
 
 def _qdiscs(reader: Reader) -> dict[str, str]:

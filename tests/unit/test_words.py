@@ -6,9 +6,10 @@ import pytest
 
 from node_agent.facts import parse_mountinfo
 from node_agent.host.log import parse_record
-from node_agent.residue import compare, residue_of
+from node_agent.residue import compare, look, residue_of
 from node_agent.schedule import parse_schedule
 from node_agent.steps.base import Resource
+from tests.contract.simulated import SimulatedHost, fresh_kernel
 
 
 @pytest.mark.parametrize(
@@ -86,3 +87,11 @@ def test_a_touched_item_is_not_foreign() -> None:
 def test_a_shared_table_is_residue_of_those_whose_mark_it_bears() -> None:
     after = {"dm": {"data": "0 4 linear; 4 1 linear groundfault-b-snap0; 5 4 linear"}}
     assert residue_of("a", after) == () and len(residue_of("b", after)) == 1
+
+
+def test_mounts_that_come_and_go_are_no_residue() -> None:
+    kernel = fresh_kernel()
+    before = look(SimulatedHost(kernel))
+    kernel.texts["/proc/self/mounts"] += "tracefs /sys/kernel/debug/tracing tracefs rw 0 0\nx /mnt ext4 rw 0 0\n"
+    (found,) = compare(before, look(SimulatedHost(kernel)))
+    assert (found.category, found.item) == ("mount", "/mnt")

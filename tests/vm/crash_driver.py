@@ -33,7 +33,7 @@ def in_a_child(work):
 
 
 def main():
-    parameters = json.loads(sys.argv[1])
+    parameters, fault = json.loads(sys.argv[1]), sys.argv[2]
     capabilities = run_probes(RealHost())
 
     def agent(after_append=None):
@@ -48,7 +48,7 @@ def main():
 
         injector = agent(kill)
         injector.start()
-        injector.apply(f"crash-{number}", "latent_sector_error", parameters, 300)
+        injector.apply(f"crash-{number}", fault, parameters, 300)
         injector.recover(None, "recover")
 
     def come_back(number):

@@ -218,8 +218,9 @@ def test_an_agent_that_is_killed_takes_bcc_with_it(bcc: LabUnderTest) -> None:
     ("code", "words"),
     [
         ("BPF_ARRAY(hits, u64, 1);\nint kprobe__vfs_read(void *c) { return nowhere; }",
-         "does not compile: line 2:42: error: use of undeclared identifier 'nowhere'"),
-        ("BPF_ARRAY(hits, u64, 1);\nint kprobe__vfs_read(void *c) { int z = 0; return *hits.lookup(&z); }",
+         "does not compile: line 2:40: error: use of undeclared identifier 'nowhere'"),
+        ("BPF_ARRAY(hits, u64, 1);\n"
+         "int kprobe__vfs_read(void *c) { int z = 0; u64 *v = hits.lookup(&z); return *v; }",
          "R0 invalid mem access 'map_value_or_null'"),
         ("int kprobe__vfs_read(void *c) { return 0; }", "no map called hits"),
         ("BPF_ARRAY(hits, u64, 1);\nint count(void *c) { return 0; }", "nothing of the program was attached"),

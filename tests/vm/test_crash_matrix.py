@@ -21,7 +21,7 @@ def test_killed_after_every_journal_record(lab: LabUnderTest) -> None:
     ssh(node, "systemctl", "stop", "groundfault-agent")
     parameters = json.dumps({"file": FILE, "sectors": 16, "seed": 5})
     ssh(node, f"cat > /tmp/driver.py <<'END'\n{DRIVER.read_text()}\nEND")
-    out = ssh(node, f"python3 /tmp/driver.py '{parameters}'", timeout=900, check=False)
+    out = ssh(node, f"python3 /tmp/driver.py '{parameters}' latent_sector_error", timeout=900, check=False)
     lives = [json.loads(line) for line in out.stdout.splitlines()]
     assert out.returncode == 0, f"{lives}\n{out.stderr}"
     *killed, whole = lives

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from node_agent.content import encode_content
 from tests.lab import KernelNode
 from tests.user import until
 from tests.vm.test_bpf_program import compiled
+
+DRIVER = Path(__file__).with_name("crash_driver.py")
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(1500)]
 
@@ -107,3 +110,22 @@ def test_an_agent_that_hangs_and_is_ended_by_systemd(kernel_node: KernelNode, he
     kernel_node.sh("systemctl kill --kill-whom=main --signal=STOP groundfault-agent")
     kernel_node.sh("systemctl kill --kill-whom=main --signal=KILL groundfault-agent")
     until("the next agent has removed its control group", lambda: gone(kernel_node, helped), 60)
+
+
+def test_killed_after_every_journal_record(kernel_node: KernelNode, tmp_path: Path) -> None:
+    parameters = json.dumps({"source": encode_content(compiled("deny_open", tmp_path).read_bytes())})
+    count = "bpftool -j link list | python3 -c 'import json, sys; print(len(json.load(sys.stdin)))'"
+    before = kernel_node.sh(count)
+    kernel_node.sh("systemctl stop groundfault-agent")
+    kernel_node.sh(f"cat > /tmp/driver.py <<'END'\n{DRIVER.read_text()}\nEND")
+    out = kernel_node.sh(f"python3 /tmp/driver.py '{parameters}' bpf_program 2>&1")
+    *killed, whole = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert whole.get("whole_life") == 0, out[-2000:]
+    assert len(killed) == whole["records"] + 1 >= 7, "a life has a record for every step, there and back"
+    assert [x for x in killed if x["state"] != "recovered" or x["residue"]] == []
+    marked = kernel_node.sh(
+        "ls -d /sys/fs/cgroup/groundfault-*; grep -lsz GROUNDFAULT_TAG= /proc/[0-9]*/environ", False
+    )
+    assert marked == "" and kernel_node.sh(count) == before
+    kernel_node.sh("systemctl start groundfault-agent")
+    kernel_node.lab.ready(kernel_node.node)

@@ -7,6 +7,7 @@ when its standard input does. Only the standard library: a helper may run under 
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
 from collections.abc import Callable
@@ -60,11 +61,14 @@ def serve(start: Callable[[dict[str, Any]], Callable[[], Report]]) -> int:
 
 
 def parse_report(text: str) -> Report:
-    """What a helper answered. Raises ValueError where that is not a report."""
-    found = json.loads(text)
+    """What a helper answered. Raises OSError (EPROTO) where that is not a report."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
     counters = found.get("counters") if isinstance(found, dict) else None
     if not isinstance(counters, dict) or not all(isinstance(n, int) and n >= 0 for n in counters.values()):
-        raise ValueError(f"not a report: {text[:100]!r}")
+        raise OSError(errno.EPROTO, f"the helper's answer is not a report: {text[:100]!r}")
     return {
         "attached": int(found.get("attached", 0)),
         "counters": counters,

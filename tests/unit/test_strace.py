@@ -123,7 +123,7 @@ def test_the_probe_and_reports() -> None:
     with pytest.raises(Lacking):
         probe_strace(SimulatedHost(kernel))
     for text in ("[]", '{"counters": 3}', '{"counters": {"hits": -1}}', '{"counters": {"hits": "1"}}', "no"):
-        with pytest.raises(ValueError):
+        with pytest.raises(OSError, match="not a report"):
             parse_report(text)
 
 

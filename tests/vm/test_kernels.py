@@ -31,7 +31,7 @@ def agent(kernel_node: KernelNode) -> Iterator[AgentClient]:
     with connect(kernel_node.node, kernel_node.lab.authority) as transport:
         client = AgentClient(transport)
         yield client
-        client.recover(None)
+        client.recover(everything=True)
 
 
 def test_the_kernel_is_the_one_asked_for(kernel_node: KernelNode, agent: AgentClient) -> None:

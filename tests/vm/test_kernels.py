@@ -65,7 +65,7 @@ def test_a_bad_sector_bites_heals_and_goes(kernel_node: KernelNode, agent: Agent
     kernel_node.sh(f"{_write(offset)} && {_read(offset)}")
     (ended,) = agent.recover(("kernels-1",)).injections
     assert ended.state == "recovered" and ended.evidence is not None and ended.evidence.hits > 0
-    kernel_node.sh(f"{_read(offset)} && cat {FILE}")
+    kernel_node.sh(f"{_read(offset)} && cat {FILE} > /dev/null")
     assert agent.residue() == ()
     assert kernel_node.sh("dmsetup table; losetup --list --noheadings") == before
 
@@ -94,7 +94,7 @@ def test_a_bad_sector_by_dm_dust(kernel_nodes: KernelNodes) -> None:
         assert bitten["evidence"]["hits"] >= 2
         ended = _said(driver, "recover")
         assert (ended["state"], ended["residue"], ended["differences"]) == ("recovered", [], [])
-    lab.sh(f"{_read(offset)} && cat {FILE}")
+    lab.sh(f"{_read(offset)} && cat {FILE} > /dev/null")
     assert lab.sh("dmsetup table; losetup --list --noheadings") == before
 
 

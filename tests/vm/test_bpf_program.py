@@ -62,7 +62,7 @@ def agent(kernel_node: KernelNode) -> Iterator[AgentClient]:
     with connect(kernel_node.node, kernel_node.lab.authority) as transport:
         client = AgentClient(transport)
         yield client
-        client.recover(None)
+        client.recover(everything=True)
         assert client.residue() == ()
 
 

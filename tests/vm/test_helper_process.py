@@ -44,7 +44,7 @@ def helped(kernel_node: KernelNode, tmp_path: Path, request: pytest.FixtureReque
         client.apply(injection, "bpf_program", {"source": source}, 300)
         yield Helped(client, injection)
         kernel_node.lab.ready(kernel_node.node)
-        client.recover(None)
+        client.recover(everything=True)
         assert client.residue() == ()
 
 

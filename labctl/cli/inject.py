@@ -102,8 +102,7 @@ def fault_command(fault: type[Fault], name: str = "", presets: Mapping[str, Any]
         cls=LabCommand,
         short_help=fault.summary,
         help=_help_of(fault, name, presets),
-        epilog="\b\nExamples:\n"
-        + "\n".join(f"  labctl inject {line}" for line in _examples(fault, name, presets)),
+        epilog="\b\nExamples:\n" + "\n".join(_examples(fault, name, presets)),
         params=options,
     )(_shared_options(run))
     return command

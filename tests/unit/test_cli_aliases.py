@@ -170,6 +170,6 @@ def test_a_field_of_that_name_is_the_fault_s(toy_faults: None) -> None:
 def test_an_example_is_what_one_types(world: World) -> None:
     for name in ("toy_error", "toy_reads"):
         text = world.run("inject", name, "--help").out
-        examples = [line for line in text.splitlines() if "labctl inject" in line]
+        examples = [line for line in text.splitlines() if "labctl inject" in line and "--node NODE" in line]
         assert examples and all(line.split()[:2] == ["labctl", "inject"] for line in examples)
         assert not any(line.count("labctl") > 1 for line in examples)

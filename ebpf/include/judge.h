@@ -2,6 +2,7 @@
 /* The judgement every hook shares: which rules apply to this call, and what is answered. */
 #pragma once
 #include "members.h"
+#include "schedule.h"
 #include <bpf/bpf_core_read.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
@@ -236,37 +237,6 @@ __noinline int matches(struct rule *rule, struct subject *call)
 	if (rule->wants & WANT_PATH && !path_fits(rule, call->dentry))
 		return 0;
 	return 1;
-}
-
-static __always_inline __u64 mixed(__u64 x)	/* splitmix64's finisher: Steele, Lea, Flood 2014 */
-{
-	x += 0x9e3779b97f4a7c15ULL;
-	x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ULL;
-	x = (x ^ (x >> 27)) * 0x94d049bb133111ebULL;
-	return x ^ (x >> 31);
-}
-
-/* Is call number `n` (from 0) of this rule one that bites? The number is drawn atomically, so the answer does not
- * depend on which processor asks. */
-static __always_inline bool scheduled(struct rule *rule, __u64 n, __u64 now)
-{
-	switch (rule->schedule) {
-	case SCHEDULE_ALWAYS:
-		return true;
-	case SCHEDULE_PROBABILITY:
-		return (mixed(rule->seed + n) >> 32) < rule->a;
-	case SCHEDULE_EVERY:
-		return rule->a && (n + 1) % rule->a == 0;
-	case SCHEDULE_AFTER:
-		return n >= rule->a;
-	case SCHEDULE_FIRST:
-		return n < rule->a;
-	case SCHEDULE_BURST:
-		return rule->a + rule->b && (now - rule->armed_ns) % (rule->a + rule->b) < rule->a;
-	case SCHEDULE_RATIO:
-		return rule->b && (n % rule->b + 1) * rule->a / rule->b != (n % rule->b) * rule->a / rule->b;
-	}
-	return false;
 }
 
 /* pid 1, kernel threads, the agent and whatever serves ssh: never hit, whatever the scope. */

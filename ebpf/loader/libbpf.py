@@ -17,7 +17,7 @@ from typing import Any
 
 LIBRARY = "libbpf.so.1"
 _LOG_BYTES = 1 << 20
-_LOG_LINES = 6
+_LOG_LINES = 4
 
 _SAMPLE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t)
 
@@ -166,8 +166,9 @@ class Program:
     def log_tail(self) -> str:
         """The last lines the verifier wrote when it refused this program."""
         text = self._log.value.decode(errors="replace") if self._log is not None else ""
-        lines = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("processed")]
-        return " | ".join(lines[-_LOG_LINES:])
+        # After "; R" comes what the verifier knows of every register: not for people.
+        lines = [line.split("; R")[0].strip() for line in text.splitlines() if not line.startswith("processed")]
+        return " | ".join([line for line in lines if line][-_LOG_LINES:])
 
     def forget_log(self) -> None:
         """Give the log's memory back after loading."""

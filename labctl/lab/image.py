@@ -137,8 +137,8 @@ def ensure_image(
     directory = paths.cache_dir() / "images"
     target = directory / key
     image = Image(key, target / "disk.qcow2", target / "kernel", target / "initrd")
-    # A kernel takes minutes to build: before the lock, or other images would wait for it.
-    own = ensure_kernel(progress) if guest.own_kernel and not target.is_dir() else None
+    if guest.own_kernel and not target.is_dir():
+        ensure_kernel(progress)  # it takes minutes: before the lock, or other images would wait for it
     with locked(directory / "lock", "the node image", _LOCK_S, progress.note):
         if target.is_dir():
             os.utime(target)
@@ -146,6 +146,7 @@ def ensure_image(
         need("mmdebstrap", "mke2fs", "qemu-img", "unshare", *(() if os.geteuid() == 0 else ("newuidmap",)))
         bundle = build_bundle(guest.python_version, progress=progress) if agent else None
         rootfs = _ensure_rootfs(guest.suite, packages, progress)
+        own = ensure_kernel(progress) if guest.own_kernel else None
         with progress.task("assembling the node image") as task, scratch(directory) as work:
             task.update("file system")
             _in_namespace(_assembly(work, rootfs, bundle, own), "assembling the node image")

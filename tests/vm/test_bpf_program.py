@@ -227,6 +227,7 @@ def test_an_agent_that_is_killed_takes_bcc_with_it(bcc: LabUnderTest) -> None:
         ("BPF_HASH(hits, u64, u64);\nBPF_PERF_OUTPUT(x);\nint kprobe__no_such_fn(void *c) { return 0; }",
          "no_such_fn"),
     ],
+    ids=("compiler", "verifier", "no counters", "nowhere", "no such function"),
 )  # fmt: skip
 def test_refusals_say_why(bcc: LabUnderTest, tmp_path: Path, code: str, words: str) -> None:
     source = tmp_path / "mine.c"

@@ -8,6 +8,7 @@ everything. Making an engine touches nothing.
 from __future__ import annotations
 
 import os
+import resource
 import threading
 import time
 from collections import deque
@@ -24,6 +25,9 @@ from node_agent.rules import Hook, Rule, RuleState, Sample
 
 GRACE_S = 60.0
 """A new rule ends by itself after this long unless it is held: the agent may die before it says how long."""
+
+DESCRIPTORS = 16384
+"""Each loaded program costs eleven, and rules of all families and calls at once want hundreds of programs."""
 
 _SHARED = ("config", "cgroups", "processes", "awaited", "bindings", "rules", "counters", "samples")
 _KEPT_SAMPLES = 64
@@ -160,6 +164,7 @@ class Engine:
     def _ready(self) -> Hooks:
         if self._hooks is not None:
             return self._hooks
+        _allow_descriptors(DESCRIPTORS)
         root = cgroup_root(Path("/proc/self/mounts").read_text())
         content = (self._objects / "rules.bpf.o").read_bytes()
         base = Object(content, "rules")
@@ -201,6 +206,14 @@ class Engine:
                 where=entry.where(),
             )  # fmt: skip
             self._recent.setdefault(tag, deque(maxlen=_KEPT_SAMPLES)).append(sample)
+
+
+def _allow_descriptors(wanted: int) -> None:
+    """Raise this process's own limit, as far as it may: services begin with 1024."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _now_ns() -> int:

@@ -1,7 +1,8 @@
-"""Programs and where they are attached: loaded once when first wanted, attached only while a rule needs them."""
+"""Programs and where they are attached: loaded when first wanted, attached only while a rule needs them."""
 
 from __future__ import annotations
 
+import errno
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,6 +15,12 @@ CALL_PREFIX = "__x64_"
 """How x86-64 kernels call the function of a system call, as in __x64_sys_close."""
 
 EVERYWHERE = "/"
+
+KEPT_IDLE = 32
+"""Programs that stay loaded while no rule wants them: loading again costs time, each costs eleven descriptors."""
+
+_OF_THE_MOMENT = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.EINTR})
+"""What refuses a program today and not tomorrow."""
 
 
 @dataclass
@@ -41,6 +48,7 @@ class Hooks:
         if hook in self._refused:
             raise self._refused[hook]
         if hook in self._loaded:
+            self._loaded[hook] = self._loaded.pop(hook)  # the latest used is last
             return
         loaded = Object(self._content, str(hook))
         program = loaded.programs[_program_name(hook)]
@@ -53,9 +61,11 @@ class Hooks:
             loaded.load()
         except BpfError as error:
             loaded.close()
-            self._refused[hook] = error
+            if error.errno not in _OF_THE_MOMENT:
+                self._refused[hook] = error
             raise
         self._loaded[hook] = _Loaded(loaded, program)
+        self._unload_idle()
 
     def want(self, hook: Hook, at: str) -> None:
         """A rule needs this hook for callers below cgroup `at`. Raises OSError; nothing then changed."""
@@ -75,6 +85,7 @@ class Hooks:
         if one and at in one.wanted:
             one.wanted.remove(at)
             self._settle(hook, one)
+            self._unload_idle()
 
     def serves(self, hook: Hook, at: str) -> bool:
         """Whether a live link covers callers below cgroup `at`."""
@@ -84,6 +95,12 @@ class Hooks:
     def link_ids(self) -> set[int]:
         """Ids of the links that are attached just now."""
         return {link.id for one in self._loaded.values() for link in one.links.values()}
+
+    def _unload_idle(self) -> None:
+        """Of the programs that no rule wants, unload those that were used longest ago."""
+        idle = [hook for hook, one in self._loaded.items() if not one.wanted]
+        for hook in idle[:-KEPT_IDLE]:
+            self._loaded.pop(hook).object.close()
 
     def _settle(self, hook: Hook, one: _Loaded) -> None:
         """Attach and detach until exactly the outermost wanted places have a link.

@@ -13,8 +13,9 @@ from node_agent.rules import CALL_BASE
 class Family:
     """Calls that do one thing. `number` is OP_… of ebpf/include/operations.h.
 
-    `hooks`: security hooks that together see every call of the family. `calls`: what an override or strace has to
-    name one by one. `asks`: the predicates that can be answered at the hooks.
+    `hooks`: security hooks that together see the calls of the family. `calls`: what an override or strace has to
+    name one by one. `asks`: the predicates that can be answered at the hooks. `also`: hooks that not every kernel
+    has, used where they are.
     """
 
     name: str
@@ -22,6 +23,7 @@ class Family:
     hooks: tuple[str, ...]
     calls: tuple[str, ...]
     asks: frozenset[str] = frozenset()
+    also: tuple[str, ...] = ()
 
 
 _FILE = frozenset({"kinds", "device", "path", "open_flags"})
@@ -29,13 +31,16 @@ _NAME = frozenset({"kinds", "device", "path"})
 _SOCKET = frozenset({"address", "port", "family"})
 
 
-def _family(number: int, name: str, hooks: str, calls: str, asks: frozenset[str] = frozenset()) -> Family:
-    return Family(name, number, tuple(hooks.split()), tuple(calls.split()), asks)
+def _family(
+    number: int, name: str, hooks: str, calls: str, asks: frozenset[str] = frozenset(), *, also: str = ""
+) -> Family:
+    return Family(name, number, tuple(hooks.split()), tuple(calls.split()), asks, tuple(also.split()))
 
 
 _ALL = (
     _family(1, "read", "file_permission", "read pread64 readv preadv preadv2", _FILE),
-    _family(2, "write", "file_permission", "write pwrite64 writev pwritev pwritev2", _FILE),
+    _family(2, "write", "file_permission", "write pwrite64 writev pwritev pwritev2", _FILE,
+            also="path_truncate file_truncate"),
     _family(3, "open", "file_open", "open openat openat2 creat", _FILE),
     _family(4, "create", "inode_create inode_mkdir inode_mknod inode_symlink inode_link",
             "creat mkdir mkdirat mknod mknodat symlink symlinkat link linkat", _NAME),
@@ -55,7 +60,7 @@ _ALL = (
     _family(17, "accept", "socket_accept", "accept accept4", frozenset({"port", "family"})),
     _family(18, "send", "socket_sendmsg", "sendto sendmsg sendmmsg", _SOCKET | {"min_size"}),
     _family(19, "recv", "socket_recvmsg", "recvfrom recvmsg recvmmsg", _SOCKET | {"min_size"}),
-    _family(20, "ioctl", "file_ioctl", "ioctl", _FILE),
+    _family(20, "ioctl", "file_ioctl", "ioctl", _FILE, also="file_ioctl_compat"),
     _family(21, "kill", "task_kill", "kill tkill tgkill rt_sigqueueinfo rt_tgsigqueueinfo pidfd_send_signal"),
     _family(22, "mount", "sb_mount sb_umount move_mount", "mount umount2 move_mount"),
     _family(23, "lock", "file_lock", "flock fcntl", _FILE),

@@ -91,6 +91,8 @@ def _security(reader: Reader, facts: Facts, operation: str, asked: frozenset[str
         if hook is None:
             return None
         hooks.append(hook)
+    found = (_security_hook(reader, facts, name, []) for name in family.also)
+    hooks.extend(hook for hook in found if hook)
     single = operation not in FAMILIES
     return Reach(
         family.number, tuple(hooks), {"call": NUMBERS[operation]} if single else {},

@@ -48,6 +48,20 @@ static __always_inline int transfer(struct file *file, int mask)
 	return 0;
 }
 
+/* truncate and ftruncate, of 64-bit and of 32-bit programs. Opening with O_TRUNC meets the same hooks, and is no
+ * write: programs that do so are told of a write that fails when they write. */
+static __always_inline bool truncating(void)
+{
+	struct pt_regs *regs = (void *)bpf_task_pt_regs(bpf_get_current_task_btf());
+
+	switch (BPF_CORE_READ(regs, orig_ax)) {
+	case 76: case 77:
+	case 92: case 93: case 193: case 194:
+		return true;
+	}
+	return false;
+}
+
 static __always_inline int rename(struct inode *from, struct dentry *old, struct inode *to, struct dentry *new)
 {
 	int answer = about_name(OP_RENAME, from, old);
@@ -61,6 +75,8 @@ static __always_inline int map(struct file *file)
 }
 
 HOOK(file_permission, transfer(ARG(struct file *, 0), ARG(int, 1)))
+HOOK(path_truncate, truncating() ? about_path(OP_WRITE, ARG(struct path *, 0)) : 0)
+HOOK(file_truncate, truncating() ? about_file(OP_WRITE, ARG(struct file *, 0)) : 0)
 HOOK(file_open, about_file(OP_OPEN, ARG(struct file *, 0)))
 HOOK(inode_create, about_name(OP_CREATE, ARG(struct inode *, 0), ARG(struct dentry *, 1)))
 HOOK(inode_mkdir, about_name(OP_CREATE, ARG(struct inode *, 0), ARG(struct dentry *, 1)))
@@ -84,6 +100,7 @@ HOOK(socket_accept, about_listener(OP_ACCEPT, ARG(struct socket *, 0)))
 HOOK(socket_sendmsg, about_message(OP_SEND, ARG(struct socket *, 0), ARG(struct msghdr *, 1), ARG(__u32, 2)))
 HOOK(socket_recvmsg, about_message(OP_RECV, ARG(struct socket *, 0), ARG(struct msghdr *, 1), ARG(__u32, 2)))
 HOOK(file_ioctl, about_file(OP_IOCTL, ARG(struct file *, 0)))
+HOOK(file_ioctl_compat, about_file(OP_IOCTL, ARG(struct file *, 0)))
 HOOK(task_kill, about_kind(OP_KILL, KIND_NONE))
 HOOK(sb_mount, about_kind(OP_MOUNT, KIND_NONE))
 HOOK(sb_umount, about_kind(OP_MOUNT, KIND_NONE))

@@ -208,4 +208,5 @@ def test_the_fault_goes_when_the_agent_is_killed(bench: Bench) -> None:
         lambda: bench.on.sh(f"cat {DEBUGFS}/fail_function/probability; {FLAGS}").split() == ["0", "0"],
     )
     assert bench.ask("victim", "fsync", 5) == {"well": 5}
-    until("the agent's next life has looked about", lambda: not bench.agent.residue())
+    bench.on.lab.ready(bench.on.node)
+    until("the agent's probes are over", lambda: not bench.agent.residue())

@@ -13,10 +13,10 @@ LAB = "vmtests"
 PATIENCE_S = 300.0
 
 
-def labctl(*argv: str, status: int | None = 0) -> subprocess.CompletedProcess[str]:
+def labctl(*argv: str, status: int | None = 0, lab: str = LAB) -> subprocess.CompletedProcess[str]:
     """Run a command line; its exit status must be `status` (None: any)."""
     done = subprocess.run(
-        (sys.executable, "-m", "labctl", "--lab", LAB, *argv), capture_output=True, text=True, timeout=PATIENCE_S
+        (sys.executable, "-m", "labctl", "--lab", lab, *argv), capture_output=True, text=True, timeout=PATIENCE_S
     )
     if status is not None and done.returncode != status:
         raise AssertionError(
@@ -26,9 +26,9 @@ def labctl(*argv: str, status: int | None = 0) -> subprocess.CompletedProcess[st
     return done
 
 
-def labctl_json(*argv: str, status: int | None = 0) -> Any:
+def labctl_json(*argv: str, status: int | None = 0, lab: str = LAB) -> Any:
     """The same with --json, parsed."""
-    return json.loads(labctl(*argv, "--json", status=status).stdout)
+    return json.loads(labctl(*argv, "--json", status=status, lab=lab).stdout)
 
 
 def until(what: str, condition: Callable[[], bool], within_s: float = 60.0) -> None:

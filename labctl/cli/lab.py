@@ -27,7 +27,7 @@ STATUS_TIMEOUT_S = 10.0
 """How long `labctl status` waits for an agent before it calls it silent."""
 
 _OPTION_NAMES = {"memory_mib": "--memory", "data_mib": "--data-size", "nodes": "--nodes", "cpus": "--cpus",
-                 "packages": "--package"}  # fmt: skip
+                 "packages": "--package", "kernel_arguments": "--kernel-argument"}  # fmt: skip
 
 
 def _shown(field: str) -> str:
@@ -58,6 +58,13 @@ def _shown(field: str) -> str:
     multiple=True,
     metavar="NAME",
     help="Debian package that the nodes have, too, such as python3-bpfcc; may be repeated.",
+)
+@click.option(
+    "--kernel-argument",
+    "kernel_arguments",
+    multiple=True,
+    metavar="WORD",
+    help="Word for the kernel's command line, such as lockdown=integrity; may be repeated.",
 )
 @click.option("--internet", is_flag=True, help="Let the nodes reach the internet.")
 @click.option("--bare", is_flag=True, help="Without the agent, for `labctl node install`.")

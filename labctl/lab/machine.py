@@ -91,6 +91,8 @@ class Machine:
     internet: bool
     forwards: tuple[tuple[int, int], ...]
     """Pairs of a port of 127.0.0.1 and the node's port that it leads to."""
+    arguments: tuple[str, ...] = ()
+    """Added to the kernel's command line."""
 
     @property
     def name(self) -> str:
@@ -103,12 +105,13 @@ def argv(machine: Machine, *, paused: bool) -> tuple[str, ...]:
     forwards = "".join(f",hostfwd=tcp:127.0.0.1:{port}-:{guest}" for port, guest in machine.forwards)
     restrict = "" if machine.internet else ",restrict=on"
     ids = f"systemd.hostname={machine.name} systemd.machine_id={identity.machine_id(machine.lab, machine.name)}"
+    line = " ".join((_KERNEL_LINE, ids, *machine.arguments))
     return (
         "qemu-system-x86_64",
         *("-name", f"guest={machine.lab}-{machine.name}", "-nodefaults", "-no-user-config", "-display", "none"),
         *("-machine", "q35", "-accel", machine.accelerator.accel, "-cpu", machine.accelerator.cpu_model),
         *("-smp", str(machine.cpus), "-m", str(machine.memory_mib)),
-        *("-kernel", str(machine.kernel), "-initrd", str(machine.initrd), "-append", f"{_KERNEL_LINE} {ids}"),
+        *("-kernel", str(machine.kernel), "-initrd", str(machine.initrd), "-append", line),
         *("-blockdev", _disk("root0", at.root_disk), "-device", "virtio-blk-pci,drive=root0,id=rootdev"),
         *("-blockdev", _disk("data0", at.data_disk), "-device", "virtio-scsi-pci,id=scsi0"),
         *("-device", f"scsi-hd,drive=data0,id=datadev,bus=scsi0.0,serial={DATA_SERIAL}"),

@@ -17,6 +17,9 @@ KernelName = Literal["debian13", "debian12", "lab"]
 PackageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=100)]
 """The name of a Debian package, by Debian's policy."""
 
+KernelArgument = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:=/+-]*$", max_length=200)]
+"""One word for the kernel's command line."""
+
 LAB_NAME = r"^[a-z0-9][a-z0-9-]{0,30}$"
 
 
@@ -50,6 +53,8 @@ class LabOptions(BaseModel):
     kernel: KernelName = "debian13"
     packages: Annotated[tuple[PackageName, ...], Field(max_length=100)] = ()
     """Debian packages that the nodes have besides those of every node, with what these depend on."""
+    kernel_arguments: Annotated[tuple[KernelArgument, ...], Field(max_length=50)] = ()
+    """Words added to the kernel's command line: lsm=…, lockdown=…, systemd.unified_cgroup_hierarchy=…"""
 
 
 class NodeStatus(BaseModel):

@@ -30,6 +30,7 @@ def machines(directory: Path, record: Record) -> tuple[Machine, ...]:
             accelerator=record.accelerator,
             memory_mib=record.options.memory_mib,
             cpus=record.options.cpus,
+            arguments=record.options.kernel_arguments,
             internet=record.options.internet,
             forwards=((ports.ssh, SSH_PORT), (ports.agent, AGENT_PORT)),
         )

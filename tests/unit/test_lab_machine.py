@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -166,3 +167,10 @@ def test_a_trial_boots_the_images_kernel_and_dies_with_us() -> None:
     assert option(argv, "-kernel") == ["/k"]
     assert "groundfault.trial" in option(argv, "-append")[0]
     assert Accelerator(name="kvm", cpu_model="host", reason="").accel == "kvm"
+
+
+def test_words_for_the_kernel_come_last() -> None:
+    """Of two words for one setting the kernel takes the last."""
+    wanted = replace(a_machine(), arguments=("lsm=lockdown,yama", "quiet"))
+    (line,) = option(machine.argv(wanted, paused=False), "-append")
+    assert line.endswith(" lsm=lockdown,yama quiet")

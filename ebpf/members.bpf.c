@@ -7,21 +7,44 @@
 
 char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
+/* Add tokens to those that are there; any there is no room for are lost. */
+__noinline int add(struct tokens *tokens, struct tokens *more)
+{
+	if (!tokens || !more)
+		return 0;
+	for (int i = 0; i < MAX_TOKENS; i++)
+		for (int j = 0; more->at[i] && j < MAX_TOKENS; j++)
+			if (!tokens->at[j] || tokens->at[j] == more->at[i]) {
+				tokens->at[j] = more->at[i];
+				break;
+			}
+	return 0;
+}
+
 SEC("?tp_btf/cgroup_mkdir") int members__cgroup_mkdir(__u64 *ctx)
 {
 	struct cgroup *cgroup = (void *)ctx[0];
+	struct tokens *inherited, *given, *first, *own;
 	struct cgroup_path path = {};
-	struct tokens *tokens;
 	__u64 id;
 
 	if (BPF_CORE_READ(cgroup, root, hierarchy_id) != 0)	/* a hierarchy of version 1 */
 		return 0;
 	bpf_probe_read_kernel_str(path.text, sizeof(path.text), (void *)ctx[1]);
-	tokens = bpf_map_lookup_elem(&awaited, &path);
-	if (!tokens)
+	given = bpf_map_lookup_elem(&awaited, &path);
+	id = BPF_CORE_READ(cgroup, self.parent, cgroup, kn, id);
+	inherited = bpf_map_lookup_elem(&cgroups, &id);
+	first = inherited;
+	if (!first)
+		first = given;
+	if (!first)
 		return 0;
 	id = BPF_CORE_READ(cgroup, kn, id);
-	bpf_map_update_elem(&cgroups, &id, tokens, BPF_ANY);
+	bpf_map_update_elem(&cgroups, &id, first, BPF_ANY);
+	own = bpf_map_lookup_elem(&cgroups, &id);
+	if (own && inherited && given)
+		add(own, given);
+	hints.cgroups[id % HINTS] = 1;
 	return 0;
 }
 
@@ -52,8 +75,10 @@ SEC("?tp_btf/sched_process_fork") int members__sched_process_fork(__u64 *ctx)
 			handed.at[i] = tokens->at[i];
 			any = true;
 		}
-	if (any)
+	if (any) {
 		bpf_map_update_elem(&processes, &to, &handed, BPF_ANY);
+		hints.processes[to % HINTS] = 1;
+	}
 	return 0;
 }
 

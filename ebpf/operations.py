@@ -72,20 +72,6 @@ _BY_NUMBER = MappingProxyType({family.number: family for family in _ALL})
 ONLY_FUNCTION = frozenset({"vm_enough_memory"})
 """Hooks whose answer is about privilege: only the security function around them can refuse."""
 
-CHEAP_ELSEWHERE = frozenset(
-    {
-        "file_permission",
-        "file_open",
-        "inode_getattr",
-        "mmap_file",
-        "file_ioctl",
-        "file_lock",
-        "bprm_check_security",
-    }
-)
-"""Hooks of hot paths: attached by cgroup where the kernel can, so that others hardly notice. It has room for ten
-of them in all (CGROUP_LSM_NUM, include/linux/bpf-cgroup-defs.h)."""
-
 
 def operation_name(number: int) -> str:
     """The family, or the system call, of an operation's number."""

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from ebpf.calls import DESCRIPTOR_FIRST, NUMBERS, function_of, operation_of
 from ebpf.coverage import covered, not_covered
-from ebpf.operations import CHEAP_ELSEWHERE, FAMILIES, ONLY_FUNCTION, Family, operation_name
+from ebpf.operations import FAMILIES, ONLY_FUNCTION, Family, operation_name
 from ebpf.scopes import ScopeFields, find_scope
 from node_agent import errnos
 from node_agent.errors import Refusal, UnsupportedError
@@ -20,7 +20,7 @@ from node_agent.schedule import Schedule, ScheduleValue
 from node_agent.steps import Step
 from node_agent.steps.bpf_rule import BpfRule
 
-SECURITY: tuple[Flavour, ...] = ("lsm_cgroup", "lsm", "fmod_ret")
+SECURITY: tuple[Flavour, ...] = ("lsm", "fmod_ret")
 OVERRIDE: tuple[Flavour, ...] = ("override_fmod_ret", "override_kprobe")
 
 
@@ -111,8 +111,6 @@ def _refuse_unanswerable(family: Family, asked: frozenset[str]) -> None:
 def _security_hook(reader: Reader, facts: Facts, name: str, why: list[str]) -> Hook | None:
     for flavour in SECURITY:
         if (name in ONLY_FUNCTION and flavour != "fmod_ret") or not facts.can(f"bpf.{flavour}"):
-            continue
-        if flavour == "lsm_cgroup" and name not in CHEAP_ELSEWHERE:
             continue
         hook = Hook(name=name, flavour=flavour)
         refusal = reader.bpf.refusal(hook)

@@ -50,16 +50,9 @@ def _try(host: Host, flavour: Flavour, hook: Hook, operation: int, act: Callable
         raise Lacking(f"a program attached as {flavour} is never run", _LSM if flavour.startswith("lsm") else "")
 
 
-@capability("bpf.lsm_cgroup", remedy=f"{_BTF}; cgroup2; bpf among the active security modules")
-def probe_lsm_cgroup(host: Host) -> None:
-    """Security hooks for the processes of one cgroup only (Linux 6.0)."""
-    hook = Hook(name="file_open", flavour="lsm_cgroup")
-    _try(host, "lsm_cgroup", hook, FAMILIES["open"].number, _open_a_file)
-
-
 @capability("bpf.lsm", remedy=_BTF)
 def probe_lsm(host: Host) -> None:
-    """Security hooks for everybody."""
+    """Security hooks."""
     _try(host, "lsm", Hook(name="file_open", flavour="lsm"), FAMILIES["open"].number, _open_a_file)
 
 

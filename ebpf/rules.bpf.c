@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /* One program a hook. Each tells the judgement what the call is about and answers what it says.
  *
- * A hook has up to three programs with one body, by how it is attached: lsm_cgroup (those outside of one cgroup pay
- * for an empty list only), lsm (everybody asks), fmod_ret on the security_ function (where the bpf LSM is not
- * active). The agent loads the one it needs.
+ * A hook has up to two programs with one body, by how it is attached: lsm, and fmod_ret on the security_ function
+ * (where the bpf LSM is not active). The agent loads the one it needs. The body is a function of its own, so that
+ * those whom no rule is about do not even save registers for it.
  */
 #include "include/subjects.h"
 
@@ -15,27 +15,25 @@ char LICENSE[] SEC("license") = "Dual BSD/GPL";
 
 #define ARG(type, n) ((type)ctx[n])
 
-#define FMOD_RET(name, function, expression)							\
-	SEC("?fmod_ret/" #function) int fmod_ret__##name(__u64 *ctx)				\
+#define BODY(name, expression)									\
+	static __noinline int body__##name(__u64 *ctx)						\
 	{											\
 		return bounded(expression);							\
 	}
 
+#define PROGRAM(section, flavour, name)								\
+	SEC("?" section) int flavour##__##name(__u64 *ctx)					\
+	{											\
+		return may_concern() ? body__##name(ctx) : 0;					\
+	}
+
+#define FMOD_RET(name, function, expression)							\
+	BODY(name, expression)									\
+	PROGRAM("fmod_ret/" #function, fmod_ret, name)
+
 #define HOOK_AS(name, function, expression)							\
-	SEC("?lsm/" #name) int lsm__##name(__u64 *ctx)						\
-	{											\
-		return bounded(expression);							\
-	}											\
-	SEC("?lsm_cgroup/" #name) int lsm_cgroup__##name(__u64 *ctx)				\
-	{											\
-		int answer = bounded(expression);						\
-												\
-		if (!answer)									\
-			return 1;								\
-		bpf_set_retval(answer);								\
-		return 0;									\
-	}											\
-	FMOD_RET(name, function, expression)
+	FMOD_RET(name, function, expression)							\
+	PROGRAM("lsm/" #name, lsm, name)
 
 #define HOOK(name, expression) HOOK_AS(name, security_##name, expression)
 
@@ -113,17 +111,19 @@ FMOD_RET(vm_enough_memory, security_vm_enough_memory_mm, about_size(OP_MEMORY, A
 volatile const __u64 call_operation = 0;
 volatile const __u64 call_has_descriptor = 0;
 
+static __noinline int override(struct pt_regs *regs)
+{
+	return bounded(about_call(call_operation, call_has_descriptor, BPF_CORE_READ(regs, di)));
+}
+
 SEC("?fmod_ret/__x64_sys_close") long override__fmod_ret(__u64 *ctx)
 {
-	struct pt_regs *regs = ARG(struct pt_regs *, 0);
-
-	return bounded(about_call(call_operation, call_has_descriptor, BPF_CORE_READ(regs, di)));
+	return may_concern() ? override(ARG(struct pt_regs *, 0)) : 0;
 }
 
 SEC("?kprobe") int override__kprobe(struct pt_regs *ctx)
 {
-	struct pt_regs *regs = (void *)ctx->di;
-	int answer = bounded(about_call(call_operation, call_has_descriptor, BPF_CORE_READ(regs, di)));
+	int answer = may_concern() ? override((void *)ctx->di) : 0;
 
 	if (answer)
 		bpf_override_return((void *)ctx, (long)answer);

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from node_agent.schedule import ScheduleValue
 
-Flavour = Literal["lsm_cgroup", "lsm", "fmod_ret", "override_fmod_ret", "override_kprobe"]
-"""How a program is attached. The first three are security hooks, the last two system calls themselves."""
+Flavour = Literal["lsm", "fmod_ret", "override_fmod_ret", "override_kprobe"]
+"""How a program is attached. The first two are security hooks, the last two system calls themselves."""
 
 Kind = Literal[
     "regular", "directory", "block", "character", "pipe", "socket", "other", "thread", "process"
@@ -27,7 +27,8 @@ class _Value(BaseModel):
 
 
 class Scope(_Value):
-    """Whose calls. Known to the kernel by cgroup or process; `cgroup` is a path below the cgroup root.
+    """Whose calls. Known to the kernel by cgroup or process; `cgroup` is a path below the cgroup root; `also` more
+    of them, where a unit stands for several.
 
     unit: the cgroup of that path whenever it exists. cgroup: this one, and those below it. process: one thread
     group. tree: a process, its children and theirs from now on, wherever they are moved. `started` is the start
@@ -37,17 +38,9 @@ class Scope(_Value):
     kind: Literal["unit", "cgroup", "process", "tree"]
     name: str
     cgroup: str = ""
+    also: tuple[str, ...] = ()
     pid: int = 0
     started: int = 0
-
-    @property
-    def attach(self) -> str:
-        """The smallest cgroup that holds every call of this scope, now and after a restart."""
-        if self.kind == "cgroup":
-            return self.cgroup
-        if self.kind == "unit":
-            return "/" + self.cgroup.strip("/").split("/")[0]
-        return "/"
 
 
 class Root(_Value):

@@ -330,7 +330,7 @@ __noinline int verdict(__u32 slot, struct subject *call, struct config *conf)
 	return rule->answer;
 }
 
-__noinline int ask_scope(struct tokens *tokens, struct subject *call, struct config *conf)
+static __always_inline int ask_scope(struct tokens *tokens, struct subject *call, struct config *conf)
 {
 	if (!tokens || !call || !conf)
 		return 0;
@@ -356,6 +356,16 @@ __noinline int ask_scope(struct tokens *tokens, struct subject *call, struct con
 	return 0;
 }
 
+/* Can a rule be about the caller? A few instructions: what everybody pays who is in no scope. */
+static __always_inline bool may_concern(void)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+
+	if (hints.cgroups[task->cgroups->dfl_cgrp->kn->id % HINTS])
+		return true;
+	return hints.processes[0] && hints.processes[(__u32)task->tgid % HINTS];
+}
+
 /* The judgement: the first rule that bites answers. */
 __noinline int judge(struct subject *call)
 {
@@ -363,6 +373,7 @@ __noinline int judge(struct subject *call)
 	struct config *conf = bpf_map_lookup_elem(&config, &zero);
 	struct tokens *tokens;
 	int answer;
+	__u64 id;
 
 	if (!conf || !call)
 		return 0;
@@ -376,22 +387,9 @@ __noinline int judge(struct subject *call)
 				return answer;
 		}
 	}
-	for (int level = 0; level < MAX_LEVELS; level++) {
-		__u64 id;
-
-		if (!(conf->levels >> level & 1))
-			continue;
-		id = bpf_get_current_ancestor_cgroup_id(level);
-		if (!id)
-			break;	/* the caller's own cgroup is not so deep */
-		tokens = bpf_map_lookup_elem(&cgroups, &id);
-		if (!tokens)
-			continue;
-		answer = ask_scope(tokens, call, conf);
-		if (answer)
-			return answer;
-	}
-	return 0;
+	id = bpf_get_current_cgroup_id();
+	tokens = bpf_map_lookup_elem(&cgroups, &id);
+	return tokens ? ask_scope(tokens, call, conf) : 0;
 }
 
 /* What the verifier can prove to be an errno: 6.12 refuses an LSM program whose answer it cannot bound. */

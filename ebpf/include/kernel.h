@@ -91,10 +91,15 @@ struct signal_struct {
 	atomic_t live;
 };
 
+struct css_set {
+	struct cgroup *dfl_cgrp;
+};
+
 struct task_struct {
 	unsigned int flags;
 	int pid;
 	int tgid;
+	struct css_set *cgroups;
 	struct files_struct *files;
 	struct signal_struct *signal;
 };
@@ -107,7 +112,13 @@ struct cgroup_root {
 	int hierarchy_id;
 };
 
+struct cgroup_subsys_state {
+	struct cgroup *cgroup;
+	struct cgroup_subsys_state *parent;
+};
+
 struct cgroup {
+	struct cgroup_subsys_state self;
 	struct kernfs_node *kn;
 	struct cgroup_root *root;
 };

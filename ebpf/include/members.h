@@ -20,6 +20,9 @@ struct {
 	__type(value, struct tokens);
 } processes SEC(".maps");
 
+/* The agent and the programs write single bytes. Where it lies is known when a program is loaded: no look-up. */
+struct hints hints SEC(".data.hints");
+
 /* Cgroups that do not exist yet, by path: their tokens are given to them as they are made. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);

@@ -2,8 +2,9 @@
 /* The rule table: what the agent and the programs agree on. ebpf/loader/abi.py has the same in ctypes, and a test
  * holds the two against each other by the type information in the compiled object.
  *
- * A call is looked up in three steps, each a hash look-up, so that cost does not grow with the number of rules:
- *   members:  cgroup id (of the caller or an ancestor) or process id  ->  tokens, one for each scope it is in
+ * A cgroup has the tokens of all cgroups above it, too. Whoever is in no scope is told by one byte (struct hints).
+ * Others' calls are looked up in three steps, each a hash look-up: cost does not grow with the number of rules.
+ *   members:  cgroup id or process id of the caller                    ->  tokens, one for each scope it is in
  *   bindings: (token, operation)                                       ->  slots of the rules that apply
  *   rules, counters: slot                                              ->  the rule, and what it has done
  */
@@ -15,7 +16,7 @@
 #define MAX_BINDINGS 32768
 #define MAX_TOKENS 16	/* scopes that hold one cgroup or process */
 #define MAX_COMPOSED 16	/* rules of one scope and operation */
-#define MAX_LEVELS 16	/* depth of the cgroup tree that is looked at */
+#define HINTS 65536	/* remainders of an id that are told apart before anything is looked up */
 #define MAX_ROOTS 4	/* directories of one path, its mounts included */
 #define MAX_PARTS 4	/* parts of a path pattern */
 #define MAX_DEPTH 48	/* directories between a file and the directory that a rule names */
@@ -122,13 +123,19 @@ struct binding {
 };
 
 struct config {
-	__u64 levels;		/* bit n: some member cgroup is n deep */
 	__u64 processes;	/* number of member processes */
 	__u32 agent;		/* never hit */
 	__u32 spare;
 };
 
-/* A cgroup by its path below the cgroup root, filled up with zeroes: its members are added when it is made. */
+/* Who may be in a scope, by the remainder of the id: not 0 for every member, and for few others. A byte is set before
+ * its member runs, and all are cleared when no scope of the kind is left. processes[0]: there are any. */
+struct hints {
+	__u8 cgroups[HINTS];
+	__u8 processes[HINTS];
+};
+
+/* A cgroup by its path below the cgroup root, filled up with zeroes: it gets its tokens when it is made. */
 struct cgroup_path {
 	char text[PATH_LEN];
 };

@@ -10,7 +10,7 @@ from node_agent.rules import Kind, Rule
 MAX_RULES = 4096
 MAX_TOKENS = 16
 MAX_COMPOSED = 16
-MAX_LEVELS = 16
+HINTS = 65536
 MAX_ROOTS = 4
 MAX_PARTS = 4
 NAME_LEN = 64
@@ -78,7 +78,7 @@ class Binding(c.Structure):
 
 
 class Config(c.Structure):
-    _fields_ = [("levels", u64), ("processes", u64), ("agent", u32), ("spare", u32)]
+    _fields_ = [("processes", u64), ("agent", u32), ("spare", u32)]
 
 
 class CgroupPath(c.Structure):

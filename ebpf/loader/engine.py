@@ -17,6 +17,7 @@ from importlib import resources
 from pathlib import Path
 
 from ebpf.loader import abi
+from ebpf.loader.hints import Hints
 from ebpf.loader.hooks import Hooks
 from ebpf.loader.libbpf import BpfError, Link, Map, Object, RingBuffer, all_links
 from ebpf.loader.table import RuleTable
@@ -29,7 +30,7 @@ GRACE_S = 60.0
 DESCRIPTORS = 16384
 """Each loaded program costs eleven, and rules of all families and calls at once want hundreds of programs."""
 
-_SHARED = ("config", "cgroups", "processes", "awaited", "bindings", "rules", "counters", "samples")
+_SHARED = ("config", "cgroups", "processes", "awaited", "bindings", "rules", "counters", "samples", ".data.hints")
 _KEPT_SAMPLES = 64
 
 
@@ -75,7 +76,7 @@ class Engine:
             rule = self._table.rule(tag) if self._table else None
             if rule is None or self._table is None or self._hooks is None:
                 return None
-            missing = tuple(str(h) for h in rule.hooks if not self._hooks.serves(h, rule.scope.attach))
+            missing = tuple(str(h) for h in rule.hooks if not self._hooks.serves(h))
             return RuleState(
                 attached=not missing, members=self._table.members(tag), counters=self._table.counters(tag),
                 missing=missing,
@@ -119,14 +120,16 @@ class Engine:
             assert self._table is not None
             if tag in self._table.tags():
                 return
+            wanted: list[Hook] = []
             try:
                 self._track()
                 self._table.add(tag, rule, _now_ns())
                 for hook in rule.hooks:
-                    hooks.want(hook, rule.scope.attach)
+                    hooks.want(hook)
+                    wanted.append(hook)
                 self._table.hold(tag, _now_ns() + int(GRACE_S * 1e9))
             except (OSError, ApplyError):
-                self.remove(tag)
+                self._take_out(tag, wanted)
                 raise
 
     def hold(self, tag: str, expires: float) -> None:
@@ -138,22 +141,17 @@ class Engine:
     def remove(self, tag: str) -> None:
         """Take a rule out, and detach what no other rule needs. Absent is fine."""
         with self._lock:
-            if self._table is None or self._hooks is None:
-                return
-            rule = self._table.remove(tag)
-            self._recent.pop(tag, None)
+            rule = self._table.rule(tag) if self._table else None
             if rule:
-                for hook in rule.hooks:
-                    self._hooks.release(hook, rule.scope.attach)
-            if not self._table.needs_tracking():
-                while self._tracking:
-                    self._tracking.pop().destroy()
+                self._take_out(tag, rule.hooks)
 
     def close(self) -> None:
         """Detach and unload everything. For tests: the end of the process does the same."""
         with self._lock:
             for tag in self.tags():
                 self.remove(tag)
+            if self._table:
+                self._table.hints.close()
             for one in (self._hooks, self._members, self._base):
                 if one:
                     one.close()
@@ -172,8 +170,8 @@ class Engine:
         maps = {name: base.map(name) for name in _SHARED}
         self._base = base
         self._ring = RingBuffer(maps["samples"])
-        self._table = RuleTable(maps, root, os.getpid())
-        self._hooks = Hooks(content, lambda: [Map(m.fd, m.name) for m in maps.values()], root)
+        self._table = RuleTable(maps, Hints(maps[".data.hints"].fd), root, os.getpid())
+        self._hooks = Hooks(content, lambda: [Map(m.fd, m.name) for m in maps.values()])
         return self._hooks
 
     def _track(self) -> None:
@@ -185,11 +183,22 @@ class Engine:
             members = Object((self._objects / "members.bpf.o").read_bytes(), "members")
             for program in members.programs.values():
                 program.choose()
-            for name in ("cgroups", "processes", "awaited"):
+            for name in ("cgroups", "processes", "awaited", ".data.hints"):
                 members.share(self._table.maps[name])
             members.load()
             self._members = members
         self._tracking = [program.attach() for program in self._members.programs.values()]
+
+    def _take_out(self, tag: str, wanted: Sequence[Hook]) -> None:
+        """The end of a rule for which these hooks were wanted."""
+        assert self._table is not None and self._hooks is not None
+        self._table.remove(tag)
+        self._recent.pop(tag, None)
+        for hook in wanted:
+            self._hooks.release(hook)
+        if not self._table.needs_tracking():
+            while self._tracking:
+                self._tracking.pop().destroy()
 
     def _drain(self) -> None:
         if self._ring is None or self._table is None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes as c
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from ebpf.loader import abi
+from ebpf.loader.hints import Hints, Members
 from ebpf.loader.libbpf import Map
 from node_agent.errors import ApplyError
 from node_agent.rules import Rule, Scope
@@ -40,6 +43,7 @@ class RuleTable:
     """
 
     maps: Mapping[str, Map]
+    hints: Hints
     cgroup_root: Path
     agent: int
     _lines: dict[str, _Line] = field(default_factory=dict)
@@ -162,33 +166,53 @@ class RuleTable:
         for name, one in list(self._bearing(scope, member.token)):
             self._change(name, one, member.token, _without)
         self._configure()
+        kinds: tuple[Members, ...] = ("cgroups", "processes")
+        for kind in kinds:
+            if not any(bool(other.scope.cgroup) == (kind == "cgroups") for other in self._members.values()):
+                self._forget(kind)
+
+    def _forget(self, kind: Members) -> None:
+        """No scope of the kind is left: nor is what was made or forked while the last one was left."""
+        for key in list(self.maps[kind].keys(abi.u64)):
+            self.maps[kind].delete(key)
+        self.hints.forget(kind)
 
     def _configure(self) -> None:
-        """Tell the programs where to look: how deep members are in the tree, and whether there are processes."""
-        config = abi.Config(agent=self.agent)
-        for member in self._members.values():
-            if member.scope.cgroup:
-                depth = len([part for part in member.scope.cgroup.split("/") if part])
-                if depth >= abi.MAX_LEVELS:
-                    raise ApplyError(f"cgroup {member.scope.cgroup} is more than {abi.MAX_LEVELS - 1} deep")
-                config.levels |= 1 << depth
-            else:
-                config.processes += 1
-        self.maps["config"].put(abi.u32(0), config)
+        """Tell the programs where to look: whether any process is a member."""
+        processes = sum(1 for member in self._members.values() if not member.scope.cgroup)
+        self.maps["config"].put(abi.u32(0), abi.Config(agent=self.agent, processes=processes))
 
     def _enrol_cgroup(self, member: _Member) -> None:
-        path = member.scope.cgroup
+        """The cgroups and all below them."""
+        for path in (member.scope.cgroup, *member.scope.also):
+            self._enrol_below(path, member)
+
+    def _enrol_below(self, path: str, member: _Member) -> None:
+        """Again until a look finds no new one."""
         # First for when it is made again, then as it is now: made in between, it has the token either way.
         self._change("awaited", _path_key(path), member.token, _with)
-        if now := self._cgroup_id(path):
-            self._change("cgroups", abi.u64(now), member.token, _with)
+        known: set[int] = set()
+        while new := [one for one in self._cgroup_ids(path) if one not in known]:
+            for one in new:
+                self._enrol("cgroups", one, member.token)
+            known |= set(new)
 
-    def _cgroup_id(self, path: str) -> int:
-        """The id of a cgroup now; 0 where it does not exist."""
+    def _cgroup_ids(self, path: str) -> list[int]:
+        """The ids of a cgroup and those below it now, itself first; none where it does not exist."""
+        top = self.cgroup_root / path.strip("/")
         try:
-            return (self.cgroup_root / path.strip("/")).stat().st_ino
+            found = [top.stat().st_ino]
         except FileNotFoundError:
-            return 0
+            return []
+        for directory, below, _ in os.walk(top):
+            for name in below:
+                with suppress(FileNotFoundError):
+                    found.append((Path(directory) / name).stat().st_ino)
+        return found
+
+    def _enrol(self, kind: Members, number: int, token: int) -> None:
+        self.hints.expect(kind, number)
+        self._change(kind, abi.u64(number), token, _with)
 
     def _enrol_processes(self, member: _Member) -> None:
         """The process, and for a tree its descendants: again until a look finds no new one."""
@@ -196,7 +220,7 @@ class RuleTable:
         wanted = {member.scope.pid}
         while wanted - known:
             for pid in wanted - known:
-                self._change("processes", abi.u64(pid), member.token, _with)
+                self._enrol("processes", pid, member.token)
             known |= wanted
             if member.scope.kind == "tree":
                 wanted = _descendants(known)
@@ -204,9 +228,10 @@ class RuleTable:
     def _bearing(self, scope: Scope, token: int) -> Iterator[tuple[str, _Key]]:
         """Where the token of a scope stands: (map, key)."""
         if scope.cgroup:
-            places: list[tuple[str, _Key]] = [
-                ("awaited", _path_key(scope.cgroup)), ("cgroups", abi.u64(self._cgroup_id(scope.cgroup))),
-            ]  # fmt: skip
+            places: list[tuple[str, _Key]] = []
+            for path in (scope.cgroup, *scope.also):
+                places.append(("awaited", _path_key(path)))
+                places += [("cgroups", abi.u64(one)) for one in self._cgroup_ids(path)]
         else:
             places = [("processes", key) for key in self.maps["processes"].keys(abi.u64)]
         for name, key in places:

@@ -58,7 +58,7 @@ def _defines(header: str) -> dict[str, int]:
 
 def test_both_sides_have_the_same_limits_and_numbers() -> None:
     limits = _defines("rules.h")
-    for name in ("MAX_RULES", "MAX_TOKENS", "MAX_COMPOSED", "MAX_LEVELS", "MAX_ROOTS", "MAX_PARTS", "NAME_LEN",
+    for name in ("MAX_RULES", "MAX_TOKENS", "MAX_COMPOSED", "HINTS", "MAX_ROOTS", "MAX_PARTS", "NAME_LEN",
                  "PATH_LEN"):  # fmt: skip
         assert getattr(abi, name) == limits[name], name
     text = (EBPF / "include" / "rules.h").read_text()

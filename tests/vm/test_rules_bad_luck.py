@@ -90,7 +90,7 @@ def test_the_agent_is_killed_at_full_rate(node: KernelNode, rate: None, client: 
     until("it reads well again", lambda: _rate(node)[0] < _uptime(node) - 3)
     last, errors, _ = _rate(node)
     assert last < killed + 1.0, "gone within a second"
-    assert "groundfault" not in node.sh("bpftool link list; bpftool prog list | grep -c lsm_cgroup__ || true")
+    assert "groundfault" not in node.sh("bpftool link list; bpftool prog list | grep -c lsm__ || true")
     node.sh("systemctl unmask --runtime --quiet groundfault-agent; systemctl reset-failed groundfault-agent; "
             "systemctl start groundfault-agent")  # fmt: skip
     with connect(node.node, node.lab.authority) as transport:

@@ -21,7 +21,7 @@ sys.path.insert(0, "/opt/groundfault/lib")
 from ebpf.calls import function_of
 from ebpf.loader.engine import Engine
 from ebpf.loader.libbpf import Object
-from ebpf.operations import CHEAP_ELSEWHERE, FAMILIES
+from ebpf.operations import FAMILIES
 from node_agent.rules import Hook, Rule, Scope
 from node_agent.schedule import ScheduleValue
 
@@ -112,10 +112,7 @@ class Bench:
 
 def hooks_of(call: str) -> tuple[Hook, ...]:
     """As the agent would choose them on a stock kernel."""
-    return tuple(
-        Hook(name=name, flavour="lsm_cgroup" if name in CHEAP_ELSEWHERE else "lsm")
-        for name in FAMILIES[CALLS[call][1]].hooks
-    )
+    return tuple(Hook(name=name, flavour="lsm") for name in FAMILIES[CALLS[call][1]].hooks)
 
 
 def rule_for(scope: Scope, calls: Sequence[str], schedule: ScheduleValue = ScheduleValue()) -> Rule:
@@ -233,7 +230,10 @@ def tracing(bench: Bench) -> None:
         for situation, words in (
             ("schedule says no", ("-e", f"trace={name}", "-e", no)),
             ("other call", ("-e", "trace=getppid", "-e", "inject=getppid:error=EIO")),
-            ("other call, seccomp-bpf", ("--seccomp-bpf", "-e", "trace=getppid", "-e", "inject=getppid:error=EIO")),
+            (
+                "other call, seccomp-bpf",
+                ("--seccomp-bpf", "-e", "trace=getppid", "-e", "inject=getppid:error=EIO"),
+            ),
         ):
             prefix = ("/usr/bin/strace", "-f", "-q", "-o", "/dev/null", *words)
             bench.loop(call, "strace", situation, 1, prefix=prefix, share=0.02)

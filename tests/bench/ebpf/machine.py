@@ -90,6 +90,6 @@ def run(guest: Guest, bundle: Path, init: bytes, files: dict[str, bytes], timeou
             process.kill()
             process.wait(timeout=30)
         if process.returncode or "bench: FAILED" in console.read_text(errors="replace"):
-            raise LabError("the bench's guest failed", f"{tail(console)}\n{tail(log)}")
+            raise LabError("the bench's guest failed", f"{tail(console)}\n{tail(log)}\n{tail(answer, 3)}")
         said = io.StringIO(answer.read_text())
         return [json.loads(line) for line in said if line.strip()]

@@ -38,10 +38,10 @@ def _family(
 
 
 _ALL = (
-    _family(1, "read", "file_permission", "read pread64 readv preadv preadv2", _FILE),
-    _family(2, "write", "file_permission", "write pwrite64 writev pwritev pwritev2", _FILE,
+    _family(1, "read", "file_permission", "read pread64 readv preadv preadv2 getdents getdents64", _FILE),
+    _family(2, "write", "file_permission", "write pwrite64 writev pwritev pwritev2 ftruncate fallocate", _FILE,
             also="path_truncate file_truncate"),
-    _family(3, "open", "file_open", "open openat openat2 creat", _FILE),
+    _family(3, "open", "file_open", "open openat openat2 creat open_by_handle_at", _FILE),
     _family(4, "create", "inode_create inode_mkdir inode_mknod inode_symlink inode_link",
             "creat mkdir mkdirat mknod mknodat symlink symlinkat link linkat", _NAME),
     _family(5, "unlink", "inode_unlink inode_rmdir", "unlink unlinkat rmdir", _NAME),
@@ -49,7 +49,7 @@ _ALL = (
     _family(7, "stat", "inode_getattr", "stat lstat fstat newfstatat statx", _NAME),
     _family(8, "fsync", "", "fsync fdatasync sync_file_range msync syncfs sync", frozenset({"kinds", "device",
                                                                                            "path", "open_flags"})),
-    _family(9, "mmap", "mmap_file", "mmap", _FILE),
+    _family(9, "mmap", "mmap_file", "mmap remap_file_pages shmat", _FILE),
     _family(10, "memory", "vm_enough_memory", "mmap brk mremap", frozenset({"min_size"})),
     _family(11, "fork", "task_alloc", "fork vfork clone clone3", frozenset({"kinds"})),
     _family(12, "exec", "bprm_check_security", "execve execveat", _FILE),

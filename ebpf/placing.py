@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import Field
 
 from ebpf.calls import DESCRIPTOR_FIRST, NUMBERS, function_of, operation_of
-from ebpf.coverage import covered, not_covered
+from ebpf.coverage import BEYOND, by_kind, covered, not_covered
 from ebpf.operations import FAMILIES, ONLY_FUNCTION, Family, operation_name
 from ebpf.scopes import ScopeFields, find_scope
 from node_agent import errnos
@@ -47,6 +47,7 @@ class Reach:
     match: Mapping[str, int]
     covers: tuple[str, ...]
     not_covered: tuple[str, ...]
+    warnings: tuple[str, ...] = ()
 
 
 def reach(reader: Reader, facts: Facts, operation: str, asked: frozenset[str], only: str = "auto") -> Reach:
@@ -140,7 +141,7 @@ def _override(reader: Reader, facts: Facts, operation: str, asked: frozenset[str
         lacking = sorted(unanswered or asked)[0]
         why.append(f"{lacking} cannot be asked where a call itself is overridden")
         return None
-    hooks = []
+    hooks, refused = [], []
     for call in calls:
         hook = Hook(
             name=function_of(call), flavour=flavour, operation=number, has_descriptor=call in DESCRIPTOR_FIRST
@@ -151,9 +152,18 @@ def _override(reader: Reader, facts: Facts, operation: str, asked: frozenset[str
             return None
         if not refusal:
             hooks.append(hook)
-    covers = (operation,) if family is None else covered(family.name, "override")
-    missing = () if family is None else not_covered(family.name, "override")
-    return Reach(number, tuple(hooks), {}, covers, missing) if hooks else None
+        else:
+            refused.append(f"{call}: {refusal}")
+    if not hooks:
+        why.extend(refused)
+        return None
+    if family is None:
+        return Reach(number, tuple(hooks), {}, (operation,), ())
+    return Reach(
+        number, tuple(hooks), {}, covered(family.name, "override"),
+        (*not_covered(family.name, "override"), *(f"whatever calls {one}" for one in refused)),
+        (BEYOND[family.name],) if family.name in BEYOND else (),
+    )  # fmt: skip
 
 
 def asked_of(match: Match) -> frozenset[str]:
@@ -183,11 +193,26 @@ def place(
         errno=errnos.number(errno) if errno else 0, signal=signal, schedule=fault.schedule, seed=seed,
         budget=fault.budget,
     )  # fmt: skip
+    covers, missed = _coverage(operations, reached, narrowed, call)
     return RuleTarget(
         rule=rule, what=what, backend=", ".join(dict.fromkeys(f"bpf {h.flavour}" for h in hooks)),
-        covers=tuple(dict.fromkeys(c for r in reached for c in r.covers)),
-        not_covered=tuple(dict.fromkeys(c for r in reached for c in r.not_covered)),
+        covers=covers, not_covered=missed, warnings=tuple(dict.fromkeys(w for r in reached for w in r.warnings)),
     )  # fmt: skip
+
+
+def _coverage(
+    operations: Sequence[str], reached: Sequence[Reach], match: Match, call: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The entry points that a rule covers, each once, and those that it does not."""
+    if call:
+        return (call,), ()
+    covers: list[str] = []
+    missed: list[str] = []
+    for operation, one in zip(operations, reached, strict=True):
+        fit, other = by_kind(operation, one.covers, match.kinds)
+        covers.extend(fit)
+        missed.extend((*one.not_covered, *other))
+    return tuple(dict.fromkeys(covers)), tuple(dict.fromkeys(c for c in missed if c not in covers))
 
 
 def rule_evidence(reader: Reader, rule: Rule, tag: str) -> Evidence:

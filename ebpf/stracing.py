@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from ebpf.calls import NUMBERS
+from ebpf.coverage import BEYOND, covered, not_covered
 from ebpf.operations import FAMILIES
 from ebpf.scopes import ScopeFields, cgroup_root, find_scope
 from ebpf.strace import NOT_COVERED, WARNINGS, CannotDoError, Tampering, when_words
@@ -25,6 +26,7 @@ class StraceTarget(Target):
     scope: Scope
     pids: tuple[int, ...]
     calls: tuple[str, ...]
+    family: str = ""
     error: str = ""
     delay_us: int = 0
     signal: str = ""
@@ -68,8 +70,8 @@ def strace_place(
             allowed="a scope that runs, or an operation that a hook of the kernel reaches",
         )  # fmt: skip
     return StraceTarget(
-        what=what, scope=found, pids=pids, calls=family.calls if family else (operation,), error=error,
-        delay_us=delay_us, signal=signal, schedule=schedule,
+        what=what, scope=found, pids=pids, calls=family.calls if family else (operation,),
+        family=family.name if family else "", error=error, delay_us=delay_us, signal=signal, schedule=schedule,
     )  # fmt: skip
 
 
@@ -93,7 +95,13 @@ def strace_steps(target: StraceTarget, tag: str) -> tuple[Step, ...]:
 
 def strace_notes(target: StraceTarget) -> PlanNotes:
     """What the plan says: never silently the slow way."""
-    return PlanNotes(backend="strace", covers=target.calls, not_covered=NOT_COVERED, warnings=WARNINGS)
+    family = target.family
+    covers = covered(family, "strace") if family else target.calls
+    missed = not_covered(family, "strace") if family else ()
+    beyond = (BEYOND[family],) if family in BEYOND else ()
+    return PlanNotes(
+        backend="strace", covers=covers, not_covered=(*missed, *NOT_COVERED), warnings=(*beyond, *WARNINGS)
+    )
 
 
 def strace_proof(reader: Reader, tag: str) -> Evidence:

@@ -56,9 +56,9 @@ struct subject {
 	__u32 address[4];
 };
 
-static __always_inline __u32 kind_of(struct inode *inode)
+static __always_inline __u32 kind_of_mode(__u32 mode)
 {
-	switch (BPF_CORE_READ(inode, i_mode) & 0170000) {
+	switch (mode & 0170000) {
 	case 0100000:
 		return KIND_REGULAR;
 	case 0040000:
@@ -73,6 +73,11 @@ static __always_inline __u32 kind_of(struct inode *inode)
 		return KIND_SOCKET;
 	}
 	return KIND_OTHER;
+}
+
+static __always_inline __u32 kind_of(struct inode *inode)
+{
+	return kind_of_mode(BPF_CORE_READ(inode, i_mode));
 }
 
 /* Where a comparison of a name with a pattern stands. */

@@ -19,7 +19,7 @@ static __always_inline int about_file(__u64 operation, struct file *file)
 	return judge(&call);
 }
 
-/* A name in a directory; the inode is the directory's where the name has none yet. */
+/* A name in a directory; the inode is the directory's where the name has none. */
 static __always_inline int about_name(__u64 operation, struct inode *directory, struct dentry *dentry)
 {
 	struct subject call = { .operation = operation };
@@ -29,6 +29,16 @@ static __always_inline int about_name(__u64 operation, struct inode *directory, 
 	call.inode = inode ? (__u64)inode : (__u64)directory;
 	if (inode)
 		call.kind = kind_of(inode);
+	return judge(&call);
+}
+
+/* A name that is being made: it has no inode yet, and will be of this kind. */
+static __always_inline int about_new(struct inode *directory, struct dentry *dentry, __u32 kind)
+{
+	struct subject call = { .operation = OP_CREATE, .kind = kind };
+
+	call.dentry = (__u64)dentry;
+	call.inode = (__u64)directory;
 	return judge(&call);
 }
 

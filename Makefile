@@ -4,10 +4,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup toolchain demo test check lab image kernel bench proto clean
+.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf proto clean
 
 help: ## what there is
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 setup: ## install what is missing (asks first unless YES=1)
 	@scripts/setup
@@ -38,6 +38,9 @@ kernel: toolchain ## build the lab's own kernel and its image (once; about ten m
 
 bench: setup ## times of up, reset, inject and recover, as JSON
 	@$(BIN)/python -m tests.bench.lab
+
+bench-ebpf: toolchain ## what system-call faults cost those who are no target; JSON, and docs/bench-ebpf.svg
+	@$(BIN)/python -m tests.bench.ebpf --plot docs/bench-ebpf.svg
 
 proto: ## generate the Python side of the contract again
 	@$(BIN)/python scripts/generate-api

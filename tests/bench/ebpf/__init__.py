@@ -1,1 +1,1 @@
-"""`make bench-ebpf`: what system-call faults cost those who are no target, beside other mechanisms in one guest."""
+"""`make bench-ebpf`: what system-call faults cost those who are no target, beside other mechanisms."""

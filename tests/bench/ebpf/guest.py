@@ -1,6 +1,6 @@
 """The part of `make bench-ebpf` that runs inside the guest: each line it prints is one measurement, as JSON.
 
-Alone on the machine, started in place of a service manager. Its argument is a file with what to measure.
+Alone on the machine, started in place of a service manager; wanted.json beside it says what to measure.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from ebpf.loader.libbpf import Object
 from ebpf.operations import FAMILIES
 from node_agent.rules import Hook, Rule, Scope
 from node_agent.schedule import ScheduleValue
+from tests.bench.ebpf.work import python_work
 
 HERE = Path("/opt/bench")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -32,6 +32,7 @@ NEIGHBOUR = "/other.slice/bench.service"
 """In the slice of the units that have rules, without one."""
 CALLS = {"pread": ("pread64", "read"), "openat": ("openat", "open"), "connect": ("connect", "connect")}
 """What the loop calls it: the system call, and our operation."""
+ALWAYS = ScheduleValue()
 NEVER = ScheduleValue(kind="after", a=2**52)
 
 
@@ -47,7 +48,12 @@ class Child:
 
         env = {"LOOP_FILE": str(HERE / "page"), "PATH": os.environ["PATH"]}
         self._process = subprocess.Popen(
-            argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env, preexec_fn=enter
+            argv,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=env,
+            preexec_fn=enter,  # noqa: PLW1509 - one thread
         )
         self.pid = self._process.pid
         assert self._process.stdout
@@ -83,9 +89,10 @@ class Bench:
         print(json.dumps(what), flush=True)
 
     def loop(
-        self, call: str, mechanism: str, situation: str, rules: int, *, cgroup: str = VICTIM, seccomp: str = "none",
-        prefix: Sequence[str] = (), share: float = 1.0, before: Callable[[Sequence[int]], None] | None = None,
-        after: Callable[[], None] | None = None, fails: bool = False,
+        self, call: str, mechanism: str, situation: str, rules: int, *, cgroup: str = VICTIM,
+        seccomp: str = "none", prefix: Sequence[str] = (), share: float = 1.0,
+        before: Callable[[Sequence[int]], None] | None = None, after: Callable[[], None] | None = None,
+        fails: bool = False,
     ) -> None:  # fmt: skip
         """One measurement: the loop on each processor at once. `share` of the usual number of calls."""
         count = max(20, int(self.calls[call] * share))
@@ -115,7 +122,7 @@ def hooks_of(call: str) -> tuple[Hook, ...]:
     return tuple(Hook(name=name, flavour="lsm") for name in FAMILIES[CALLS[call][1]].hooks)
 
 
-def rule_for(scope: Scope, calls: Sequence[str], schedule: ScheduleValue = ScheduleValue()) -> Rule:
+def rule_for(scope: Scope, calls: Sequence[str], schedule: ScheduleValue = ALWAYS) -> Rule:
     """EIO for all these calls of a scope."""
     hooks = tuple(hook for call in calls for hook in hooks_of(call))
     operations = tuple(FAMILIES[CALLS[call][1]].number for call in calls)
@@ -148,6 +155,11 @@ def ours(bench: Bench, engine: Engine) -> None:
     bench.all_calls("groundfault", "loaded", 0)
     if engine.links():
         raise RuntimeError(f"attached without a rule: {engine.links()}")
+    engine.add("elsewhere", rule_for(unit(VICTIM), ("connect",)))
+    if any("file_" in name for name in engine.links().values()):
+        raise RuntimeError(f"attached where no rule wants it: {engine.links()}")
+    bench.loop("pread", "groundfault", "rule for another hook", 1)
+    engine.remove("elsewhere")
     for kind, make in (("unit", other_unit), ("process", other_process)):
         there = 0
         for count in bench.counts:
@@ -157,7 +169,9 @@ def ours(bench: Bench, engine: Engine) -> None:
                 start = time.monotonic_ns()
                 engine.add(f"{kind}{n}", rule)
                 times.append(time.monotonic_ns() - start)
-            bench.say(timing="add", kind=kind, first=there, ns=times)
+            if there == 0:
+                bench.say(timing="attach and add", kind=kind, ns=times[:1])
+            bench.say(timing="add", kind=kind, rules=count, ns=times[0 if there else 1 :])
             there = count
             bench.all_calls("groundfault", f"other {kind}", count)
             if kind == "unit":
@@ -169,7 +183,9 @@ def ours(bench: Bench, engine: Engine) -> None:
             start = time.monotonic_ns()
             engine.remove(f"{kind}{n}")
             times.append(time.monotonic_ns() - start)
-        bench.say(timing="remove", kind=kind, ns=times)
+        # The last one detaches the programs, too.
+        bench.say(timing="remove", kind=kind, ns=times[:-1])
+        bench.say(timing="remove and detach", kind=kind, ns=times[-1:])
         if kind == "unit":
             aimed(bench, engine, 0)
     if engine.links():
@@ -178,7 +194,7 @@ def ours(bench: Bench, engine: Engine) -> None:
 
 def aimed(bench: Bench, engine: Engine, others: int) -> None:
     """One more rule, for the caller."""
-    for situation, schedule in (("schedule says no", NEVER), ("injects", ScheduleValue())):
+    for situation, schedule in (("schedule says no", NEVER), ("injects", ALWAYS)):
         rule = rule_for(unit(VICTIM), tuple(bench.calls), schedule)
         bench.all_calls(
             "groundfault", situation, others + 1, fails=situation == "injects",
@@ -227,13 +243,11 @@ def tracing(bench: Bench) -> None:
     for call in bench.calls:
         name = CALLS[call][0]
         no, yes = f"inject={name}:error=EIO:when=65535", f"inject={name}:error=EIO"
+        other = ("-e", "trace=getppid", "-e", "inject=getppid:error=EIO")
         for situation, words in (
             ("schedule says no", ("-e", f"trace={name}", "-e", no)),
-            ("other call", ("-e", "trace=getppid", "-e", "inject=getppid:error=EIO")),
-            (
-                "other call, seccomp-bpf",
-                ("--seccomp-bpf", "-e", "trace=getppid", "-e", "inject=getppid:error=EIO"),
-            ),
+            ("other call", other),
+            ("other call, seccomp-bpf", ("--seccomp-bpf", *other)),
         ):
             prefix = ("/usr/bin/strace", "-f", "-q", "-o", "/dev/null", *words)
             bench.loop(call, "strace", situation, 1, prefix=prefix, share=0.02)
@@ -241,14 +255,6 @@ def tracing(bench: Bench) -> None:
         when = {"pread": ":when=2+", "openat": ":when=2+"}.get(call, "")
         prefix = ("/usr/bin/strace", "-f", "-q", "-o", "/dev/null", "-e", f"trace={name}", "-e", yes + when)
         bench.loop(call, "strace", "injects", 1, prefix=prefix, share=0.02, fails=True)
-
-
-def python_work() -> int:
-    """What the emulation factor is taken from; the host runs the same."""
-    total = 0
-    for n in range(300_000):
-        total = (total * 31 + n) % 1_000_003
-    return total
 
 
 def main() -> None:
@@ -263,13 +269,14 @@ def main() -> None:
     engine = Engine()
     ours(bench, engine)
     engine.close()
+    bench.all_calls("nothing", "nothing loaded", 0)
     if wanted["others"]:
         others(bench)
     for situation, seccomp in (("other call", "other"), ("injects", "errno")):
         bench.all_calls("seccomp", situation, 1, seccomp=seccomp, fails=seccomp == "errno")
-    with suppress(FileNotFoundError):
+    if wanted["others"]:
         tracing(bench)
-    bench.all_calls("nothing", "nothing loaded, at the end", 0)
+    bench.all_calls("nothing", "nothing loaded", 0)
 
 
 if __name__ == "__main__":

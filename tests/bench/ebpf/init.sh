@@ -10,6 +10,6 @@ mount -t bpf bpf /sys/fs/bpf
 mount -t tmpfs tmpfs /tmp
 ip link set lo up
 busybox tar -x -f /dev/vdb -C / # a second disk
-cd /opt/bench && python3 bench_guest.py >/dev/ttyS1 2>/dev/ttyS0 || echo "bench: FAILED" >/dev/ttyS0
+cd /opt/bench && python3 -m tests.bench.ebpf.guest >/dev/ttyS1 2>/dev/ttyS0 || echo "bench: FAILED" >/dev/ttyS0
 sync
 busybox poweroff -f

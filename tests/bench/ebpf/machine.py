@@ -46,7 +46,7 @@ def argv(guest: Guest, start: Path, payload: Path, console: Path, answer: Path) 
         *("-device", "virtio-blk-pci,drive=root0"),
         *("-drive", f"file={payload},if=none,id=payload,format=raw,readonly=on"),
         *("-device", "virtio-blk-pci,drive=payload"),
-        # The image's initramfs lays this over the root file system. It is read byte by byte: for small things only.
+        # The image's initramfs lays this over the root file system. Read byte by byte: for small things only.
         *("-fw_cfg", f"name=opt/org.groundfault/identity,file={start}"),
         *("-serial", f"file:{console}", "-serial", f"file:{answer}"),
     )

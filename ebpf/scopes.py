@@ -66,22 +66,34 @@ def cgroup_root(facts: Facts, field: str = "cgroup") -> str:
 
 def _unit(reader: Reader, unit: str) -> Scope:
     name = unit if "." in unit else f"{unit}.service"
-    shown = reader.query(
-        ("systemctl", "show", "--property=LoadState", "--property=ControlGroup", "--property=Slice", "--", name)
-    )
+    known = _shown(reader, name)
+    names = [name]
+    if known.get("Type") == "oneshot" and not known.get("ControlGroup") and known.get("ConsistsOf"):
+        names = sorted(n for n in known["ConsistsOf"].split() if n.endswith(".service"))  # postgresql on Debian
+    paths = []
+    for one in names:
+        if one in PROTECTED_UNITS:
+            allowed = "a unit that control does not need"
+            raise Refusal(f"unit: {one} is never a target", field="unit", allowed=allowed)
+        if one != name:
+            known = _shown(reader, one)
+        paths.append(known.get("ControlGroup") or f"{_slice_path(known.get('Slice') or 'system.slice')}/{one}")
+        _refuse_protected(reader, "unit", paths[-1])
+    title = f"unit {name}" + (f" ({', '.join(names)})" if names != [name] else "")
+    return Scope(kind="unit", name=title, cgroup=paths[0], also=tuple(paths[1:]))
+
+
+def _shown(reader: Reader, name: str) -> dict[str, str]:
+    """What systemd knows of a unit. Raises :class:`Refusal` where it has not loaded it."""
+    asked = ("LoadState", "ControlGroup", "Slice", "Type", "ConsistsOf")
+    shown = reader.query(("systemctl", "show", *(f"--property={word}" for word in asked), "--", name))
     if shown is None:
         raise Refusal(f"unit: systemd does not answer about {name}", field="unit", allowed="cgroup, pid or tree")
     known = dict(line.partition("=")[::2] for line in shown.splitlines())
     if known.get("LoadState") != "loaded":
         state = known.get("LoadState", "unknown")
-        raise Refusal(
-            f"unit: {name} is {state} on this node", field="unit", allowed="a unit that systemd has loaded"
-        )
-    path = known.get("ControlGroup") or f"{_slice_path(known.get('Slice') or 'system.slice')}/{name}"
-    if name in PROTECTED_UNITS:
-        raise Refusal(f"unit: {name} is never a target", field="unit", allowed="a unit that control does not need")
-    _refuse_protected(reader, "unit", path)
-    return Scope(kind="unit", name=f"unit {name}", cgroup=path)
+        raise Refusal(f"unit: {name} is {state} on this node", field="unit", allowed="a unit systemd has loaded")
+    return known
 
 
 def _slice_path(name: str) -> str:

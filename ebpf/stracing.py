@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 
 from ebpf.calls import NUMBERS
@@ -80,9 +79,11 @@ def processes_of(reader: Reader, facts: Facts, scope: Scope) -> tuple[int, ...]:
     if scope.pid:
         return (scope.pid,)
     root = cgroup_root(facts)
-    below: Sequence[str] = reader.glob(f"{root}{scope.cgroup}/**/cgroup.procs")
+    below: list[str] = []
+    for path in (scope.cgroup, *scope.also):
+        below += [f"{root}{path}/cgroup.procs", *reader.glob(f"{root}{path}/**/cgroup.procs")]
     pids: set[int] = set()
-    for path in {f"{root}{scope.cgroup}/cgroup.procs", *below}:
+    for path in set(below):
         with suppress(OSError):
             pids |= {int(word) for word in reader.read_text(path).split()}
     return tuple(sorted(pids))

@@ -106,6 +106,24 @@ def test_a_unit_that_does_not_run_is_awaited_where_it_will_be(slice_: str, path:
     assert _find(_unit("", slice_), unit="web").cgroup == path
 
 
+def test_a_unit_that_only_stands_for_others_means_them() -> None:
+    """postgresql.service on Debian has no process: it stands for the clusters, which are part of it."""
+    machine = _machine()
+    machine.queries["-- postgresql.service"] = (
+        "LoadState=loaded\nControlGroup=\nSlice=system.slice\nType=oneshot\n"
+        "ConsistsOf=postgresql@17-main.service postgresql@16-old.service\n"
+    )
+    for name in ("16-old", "17-main"):
+        machine.queries[f"-- postgresql@{name}.service"] = (
+            "LoadState=loaded\nControlGroup=\nSlice=system-postgresql.slice\nType=forking\nConsistsOf=\n"
+        )
+    scope = _find(machine, unit="postgresql")
+    slice_ = "/system.slice/system-postgresql.slice"
+    assert scope.cgroup == f"{slice_}/postgresql@16-old.service"
+    assert scope.also == (f"{slice_}/postgresql@17-main.service",)
+    assert "postgresql@17-main.service" in scope.name and scope.name.startswith("unit postgresql.service")
+
+
 def test_a_unit_that_systemd_does_not_know() -> None:
     with pytest.raises(Refusal, match=r"web\.service is not-found"):
         _find(_unit("", state="not-found"), unit="web")

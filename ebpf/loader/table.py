@@ -232,6 +232,8 @@ class RuleTable:
             for path in (scope.cgroup, *scope.also):
                 places.append(("awaited", _path_key(path)))
                 places += [("cgroups", abi.u64(one)) for one in self._cgroup_ids(path)]
+        elif scope.kind == "process":
+            places = [("processes", abi.u64(scope.pid))]
         else:
             places = [("processes", key) for key in self.maps["processes"].keys(abi.u64)]
         for name, key in places:

@@ -48,7 +48,8 @@ def w2(lab: LabUnderTest) -> Iterator[Node]:
     yield lab.node("w2")
     labctl("recover", "--all", lab=LAB)
     for name in ("w1", "w2"):
-        assert labctl_json("node", "residue", name, lab=LAB)["entries"] == []
+        found = labctl_json("node", "residue", name, lab=LAB)["entries"]
+        assert [one for one in found if not one["foreign"]] == []
 
 
 def _only() -> dict[str, Any]:
@@ -84,7 +85,7 @@ def test_one_read_in_three_of_a_database(w2: Node) -> None:
         strace.wait(60)
     after = _counters()
     failed = [a for a in answers if a.returncode]
-    assert failed and all("could not read block" in a.stderr for a in failed), answers
+    assert [a for a in failed if "could not read blocks" in a.stderr], [a.stderr for a in answers]
     lines = [x for x in ssh(w2, "cat /run/trace").stdout.splitlines() if f"<{DATA}/" in x and " = " in x]
     eio = [line for line in lines if "= -1 EIO" in line]
     assert len(lines) == after["matched"] - before["matched"] > 30

@@ -131,9 +131,9 @@ def _override(reader: Reader, facts: Facts, operation: str, asked: frozenset[str
         raise Refusal(
             f"operation: {error}", field="operation", allowed=f"a system call, or one of {', '.join(FAMILIES)}"
         ) from None
-    flavour = next((f for f in OVERRIDE if facts.can(f"bpf.{f}")), None)
-    if flavour is None:
-        why.extend(m.reason for m in facts.missing("bpf.override_fmod_ret"))
+    flavours = [f for f in OVERRIDE if facts.can(f"bpf.{f}")]
+    if not flavours:
+        why.extend(f"no override of calls: {m.reason}" for m in facts.missing("bpf.override_fmod_ret"))
         return None
     calls = family.calls if family else (operation,)
     unanswered = asked - {"kinds", "device", "path", "open_flags"}
@@ -143,17 +143,12 @@ def _override(reader: Reader, facts: Facts, operation: str, asked: frozenset[str
         return None
     hooks, refused = [], []
     for call in calls:
-        hook = Hook(
-            name=function_of(call), flavour=flavour, operation=number, has_descriptor=call in DESCRIPTOR_FIRST
-        )
-        refusal = reader.bpf.refusal(hook)
-        if refusal and not family:
-            why.append(refusal)
-            return None
-        if not refusal:
+        words: list[str] = []
+        hook = _override_hook(reader, flavours, call, number, words)
+        if hook:
             hooks.append(hook)
         else:
-            refused.append(f"{call}: {refusal}")
+            refused.append(f"{call}: {'; '.join(words)}")
     if not hooks:
         why.extend(refused)
         return None
@@ -164,6 +159,20 @@ def _override(reader: Reader, facts: Facts, operation: str, asked: frozenset[str
         (*not_covered(family.name, "override"), *(f"whatever calls {one}" for one in refused)),
         (BEYOND[family.name],) if family.name in BEYOND else (),
     )  # fmt: skip
+
+
+def _override_hook(
+    reader: Reader, flavours: Sequence[Flavour], call: str, operation: int, why: list[str]
+) -> Hook | None:
+    for flavour in flavours:
+        hook = Hook(
+            name=function_of(call), flavour=flavour, operation=operation, has_descriptor=call in DESCRIPTOR_FIRST
+        )
+        refusal = reader.bpf.refusal(hook)
+        if not refusal:
+            return hook
+        why.append(refusal)
+    return None
 
 
 def asked_of(match: Match) -> frozenset[str]:

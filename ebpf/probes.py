@@ -29,8 +29,8 @@ def _open_a_file() -> None:
     Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
 
 
-def _ask_for_parent() -> None:
-    os.getppid()
+def _ask_for_group() -> None:
+    os.getpgid(0)
 
 
 def _try(host: Host, flavour: Flavour, hook: Hook, operation: int, act: Callable[[], object]) -> None:
@@ -63,9 +63,10 @@ def probe_fmod_ret(host: Host) -> None:
 
 
 def _probe_override(host: Host, flavour: Flavour) -> None:
-    operation = operation_of("getppid")
-    hook = Hook(name="__x64_sys_getppid", flavour=flavour, operation=operation)
-    _try(host, flavour, hook, operation, _ask_for_parent)
+    # A call with an argument: the type information of kernels leaves out those without, and fmod_ret needs it.
+    operation = operation_of("getpgid")
+    hook = Hook(name="__x64_sys_getpgid", flavour=flavour, operation=operation)
+    _try(host, flavour, hook, operation, _ask_for_group)
 
 
 @capability("bpf.override_fmod_ret", remedy=_OVERRIDE)

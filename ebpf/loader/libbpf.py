@@ -159,7 +159,9 @@ class Program:
         """Load this one with its object; at `target` in place of what its section says."""
         _checked(library().bpf_program__set_autoload(self._pointer, True), f"choosing {self.name}")
         if target:
-            _checked(library().bpf_program__set_attach_target(self._pointer, 0, target.encode()), f"{target}")
+            _checked(
+                library().bpf_program__set_attach_target(self._pointer, 0, target.encode()), f"finding {target}"
+            )
         self._log = c.create_string_buffer(_LOG_BYTES)
         library().bpf_program__set_log_buf(self._pointer, self._log, _LOG_BYTES)
 

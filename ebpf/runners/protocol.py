@@ -18,7 +18,8 @@ READY = "ready"
 REFUSED = 1
 
 Report = dict[str, Any]
-"""`counters`: name to number, `hits` among them; `attached`: how many programs or processes it has hold of now."""
+"""`counters`: name to number, `hits` among them; `attached`: how many programs or processes it has hold of now;
+`notes` for people; `samples`: the latest hits, with the fields of :class:`node_agent.fault.Hit`."""
 
 
 NAMES = ("hits", "seen", "matched")
@@ -73,4 +74,5 @@ def parse_report(text: str) -> Report:
         "attached": int(found.get("attached", 0)),
         "counters": counters,
         "notes": tuple(found.get("notes", ())),
+        "samples": tuple(found.get("samples", ())),
     }

@@ -15,7 +15,7 @@ _STYLES = {"ok": "green", "missing": "bold red", "info": "yellow", "yes": "green
 
 
 SECTIONS: Mapping[str, frozenset[str]] = MappingProxyType({
-    "backends of system calls": frozenset({"bpf", "bcc", "strace"}),
+    "backends of system calls": frozenset({"bpf", "bcc", "strace", "ptrace"}),
     "the kernel's own facilities": frozenset({"kernel"}),
     "backends of disks": frozenset({"dm", "loop"}),
 })  # fmt: skip

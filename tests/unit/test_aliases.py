@@ -39,7 +39,6 @@ PENDING: Mapping[str, str] = {
     "clock_drift": "clock_drift",
     "thrash_swapon": "swap_thrash",
     "thrash_swapoff": "swap_thrash",
-    "force_read_ret_ok": "short_io",
 }  # fmt: skip
 """Names whose fault is not built yet. Whoever builds one takes its names out of here."""
 

@@ -37,12 +37,12 @@ def path_match(reader: Reader, facts: Facts, path: str) -> Match:
     head, parts, any_depth = _split(path)
     head = reader.realpath(head)
     info = reader.file_info(head)
-    if info is None and not parts:
-        head, name = posixpath.split(head)
-        parts, any_depth, info = (name,), False, reader.file_info(head)
     if info is None:
+        # Never armed for a typing error: it would wait for ever, and say that all is well.
         raise Refusal(
-            f"path: there is no {head}", field="path", allowed="a directory that exists, before wildcards"
+            f"path: there is no {head}",
+            field="path",
+            allowed="a path that exists; for what is to come, a wildcard",
         )
     if len(parts) > MAX_PARTS or any(len(p.encode()) > MAX_PART for p in parts):
         raise Refusal(

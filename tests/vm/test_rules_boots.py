@@ -30,6 +30,7 @@ def booted(tmp_path: Path, kernel: KernelName, *arguments: str) -> Iterator[tupl
         node = KernelNode(kernel, lab)
         assert all(word in node.sh("cat /proc/cmdline").split() for word in arguments)
         install(node, tmp_path)
+        node.sh(f"mkdir -p {PATH}")
         with connect(node.node, lab.authority) as transport:
             yield node, AgentClient(transport)
 

@@ -42,7 +42,7 @@ def path_match(reader: Reader, facts: Facts, path: str) -> Match:
         raise Refusal(
             f"path: there is no {head}",
             field="path",
-            allowed="a path that exists; for what is to come, a wildcard",
+            allowed="what exists; for what is to come, a wildcard",
         )
     if len(parts) > MAX_PARTS or any(len(p.encode()) > MAX_PART for p in parts):
         raise Refusal(

@@ -19,6 +19,8 @@ from ebpf.shortening import (
     LOADER_BYTES,
     NO_PROGRESS,
     NOT_COVERED,
+    STARTED,
+    STARTED_BY_OTHERS,
     UNALIGNED,
     WARNINGS,
 )
@@ -126,6 +128,7 @@ class ShortIo(ScopeFields, Fault):
         )
 
     def notes(self, facts: Facts, target: Target) -> PlanNotes:
+        assert isinstance(target, TracedProcesses)
         wanted = CALLS if self.operation == "any" else (self.operation,)
         warnings = list(WARNINGS)
         warnings += [DATAGRAMS] if self.kind in ("socket", "any") else []
@@ -135,7 +138,8 @@ class ShortIo(ScopeFields, Fault):
         warnings += [NO_PROGRESS] if self.operation != "read" and not self.max_bytes else []
         return PlanNotes(
             backend=BACKEND, covers=tuple(call for name in wanted for call in CALLS[name]),
-            not_covered=NOT_COVERED, warnings=tuple(warnings),
+            not_covered=(*NOT_COVERED, STARTED if target.scope.kind == "process" else STARTED_BY_OTHERS),
+            warnings=tuple(warnings),
         )  # fmt: skip
 
     def evidence(self, reader: Reader, target: Target, tag: str, log_mark: int) -> Evidence:

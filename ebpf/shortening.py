@@ -23,12 +23,17 @@ NOT_COVERED = (
     "the memory of the target",
     "sendfile, splice, copy_file_range, io_uring, AIO, mapped files",
     "32-bit programs",
-    "processes that the traced ones did not start: those of a unit that starts again, others in its control group",
 )
 """For `PlanNotes.not_covered`."""
 
+STARTED_BY_OTHERS = (
+    "processes that the traced ones did not start: those of a unit that starts again, others in its control group"
+)
+STARTED = "processes that the target starts (--tree has them)"
+
 WARNINGS = (
-    "the target stops twice at every system call of any kind: tens of microseconds a call, in the target only",
+    "the target stops twice at every system call of any kind: tens of microseconds a call, a tenth of a "
+    "millisecond for one that is shortened, in the target only; a millisecond in an emulated guest",
     "calls that wait may answer EINTR once when tracing begins, as after SIGSTOP and SIGCONT: epoll_wait for one",
     "a call that is under way when the tracer itself is killed by SIGKILL keeps its smaller count, and the third "
     "argument's register (rdx) with it",

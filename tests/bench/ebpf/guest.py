@@ -23,7 +23,6 @@ from ebpf.loader.libbpf import Object
 from ebpf.operations import FAMILIES
 from node_agent.rules import Hook, Rule, Scope
 from node_agent.schedule import ScheduleValue
-from tests.bench.ebpf.work import python_work
 
 HERE = Path("/opt/bench")
 CGROUPS = Path("/sys/fs/cgroup")
@@ -261,9 +260,6 @@ def main() -> None:
     wanted = json.loads((HERE / "wanted.json").read_text())
     bench = Bench(wanted)
     os.sched_setaffinity(0, {0})
-    start = time.monotonic_ns()
-    python_work()
-    bench.say(timing="python", ns=[time.monotonic_ns() - start], python=sys.version.split()[0])
     bench.say(kernel=os.uname().release)
     bench.all_calls("nothing", "nothing loaded", 0)
     engine = Engine()

@@ -23,24 +23,21 @@ _COMMAND_LINE = "console=ttyS0 root=/dev/vda rw quiet mitigations=off random.tru
 
 @dataclass(frozen=True)
 class Guest:
-    """How a guest is run. `counting`: one processor on a clock that ticks once an instruction (QEMU's icount)."""
+    """How a guest is run: always on a clock that ticks once an instruction (QEMU's icount), so never with KVM."""
 
     image: Image
-    accel: str
     cpu_model: str
     cpus: int = 1
-    counting: bool = False
 
 
 def argv(guest: Guest, start: Path, payload: Path, console: Path, answer: Path) -> tuple[str, ...]:
     """QEMU's command line. The disk's writes are thrown away."""
-    accel = "tcg,thread=single,tb-size=256" if guest.counting else guest.accel
     return (
         *("setpriv", "--pdeathsig", "KILL", "qemu-system-x86_64"),  # must not outlive the bench
         *("-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"),
-        *("-machine", "q35", "-accel", accel, "-cpu", guest.cpu_model),
+        *("-machine", "q35", "-accel", "tcg,thread=single,tb-size=256", "-cpu", guest.cpu_model),
         *("-smp", str(guest.cpus), "-m", str(MEMORY_MIB)),
-        *(("-icount", "shift=0") if guest.counting else ()),
+        *("-icount", "shift=0"),
         *("-kernel", str(guest.image.kernel), "-initrd", str(guest.image.initrd), "-append", _COMMAND_LINE),
         *("-drive", f"file={guest.image.disk},if=none,id=root0,format=qcow2,snapshot=on"),
         *("-device", "virtio-blk-pci,drive=root0"),

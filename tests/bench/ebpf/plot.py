@@ -18,8 +18,8 @@ ROWS: tuple[tuple[str, str, str, int], ...] = (
     ("fmod_ret on the call, 10 faults", "fmod_ret", "other process", 10),
     ("kprobe + override, 1 fault for another process", "kprobe", "other process", 1),
     ("kprobe + override, 10 faults", "kprobe", "other process", 10),
-    ("seccomp filter on another call", "seccomp", "other call", 1),
-    ("strace inject on another call", "strace", "other call", 1),
+    ("seccomp on another call (its own process)", "seccomp", "other call", 1),
+    ("strace of another call (its own process)", "strace", "other call", 1),
 )
 """Label, mechanism, situation, number of rules."""
 

@@ -86,9 +86,9 @@ class Tracer:
 
     def report(self) -> Report:
         """Counters, samples; `attached` counts threads and is 0 once the last has ended."""
-        held = len(self._threads) if self._worker.is_alive() else 0
-        why = "no process of its target is left" if self._all_ended else "it failed"
-        notes = [] if held else [f"the tracer has ended: {why}"]
+        failed = not self._worker.is_alive() and not self._all_ended
+        held = 0 if failed else len(self._threads)
+        notes = [] if held else ["the tracer has failed" if failed else "no process of its target is left"]
         if held and self._running:
             notes.append(f"{len(self._running)} threads have not come out of the kernel since tracing began")
         return {
@@ -112,6 +112,7 @@ class Tracer:
                     with suppress(ProcessLookupError):  # killed while it stood still
                         self._stopped(stop)
         except ChildProcessError:
+            self._threads.clear()
             self._all_ended = True
 
     def _stops(self) -> Iterator[Stop]:

@@ -171,4 +171,5 @@ def test_counters_as_bcc_gives_them() -> None:
 def test_names_of_counters() -> None:
     assert counter_names(1) == ("hits",) and counter_names(0) == ()
     assert counter_names(5) == ("hits", "seen", "matched", "hits[3]", "hits[4]")
-    assert parse_report('{"counters": {"hits": 1}}') == {"attached": 0, "counters": {"hits": 1}, "notes": ()}
+    empty = {"attached": 0, "counters": {"hits": 1}, "notes": (), "samples": ()}
+    assert parse_report('{"counters": {"hits": 1}}') == empty

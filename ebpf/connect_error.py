@@ -48,6 +48,10 @@ class ConnectError(RuleFault, Fault):
             ipaddress.ip_network(value)
         return value
 
+    backend: Literal["auto", "security", "sockets"] = Field(
+        default="auto", description="security: hooks of security modules; sockets: those of control groups"
+    )
+
     def locate(self, reader: Reader, facts: Facts) -> Target:
         match = Match(
             address=self.address, port=self.port or None,
@@ -56,5 +60,5 @@ class ConnectError(RuleFault, Fault):
         to = f" to {self.address or 'any address'}:{self.port or '*'}"
         return place(
             reader, facts, operations=(self.operation,), fault=self, seed=self.seed, match=match,
-            what=f"{self.operation}{to} answers {self.errno}", errno=self.errno,
+            what=f"{self.operation}{to} answers {self.errno}", errno=self.errno, only=self.backend,
         )  # fmt: skip

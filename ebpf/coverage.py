@@ -193,6 +193,22 @@ def answer(entry: str, backend: Backend, errno: str, release: Release) -> str:
     return own if own and backend == "security" and (until is None or release < until) else errno
 
 
+BY_SOCKETS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "bind": ("bind_tcp4", "bind_tcp6", "bind_udp4", "io_uring_bind"),
+        "connect": ("connect_tcp4", "connect_tcp6", "connect_udp4", "connect_nonblock", "io_uring_connect",
+                    "sendto_fastopen"),
+    }
+)  # fmt: skip
+"""What the socket hooks of control groups fail: the rest of the family passes them by."""
+
+
+def by_sockets(family: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Entry points of a family that the socket hooks fail, and those that pass them by."""
+    fails = BY_SOCKETS[family]
+    return fails, tuple(e for e in ENTRIES[family].all if e not in fails)
+
+
 def covered(family: str, backend: Backend) -> tuple[str, ...]:
     """Entry points of a family that the backend fails, with what is to be known of them."""
     return tuple(f"{e}{_remark(e, backend)}" for e in failing(family, backend))

@@ -15,7 +15,7 @@ class Family:
 
     `hooks`: security hooks that together see the calls of the family. `calls`: what an override or strace has to
     name one by one. `asks`: the predicates that can be answered at the hooks. `also`: hooks that not every kernel
-    has, used where they are.
+    has, used where they are. `sockets`: socket hooks of control groups that see it for IPv4 and IPv6.
     """
 
     name: str
@@ -24,6 +24,7 @@ class Family:
     calls: tuple[str, ...]
     asks: frozenset[str] = frozenset()
     also: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
 
 
 _FILE = frozenset({"kinds", "device", "path", "open_flags"})
@@ -32,9 +33,12 @@ _SOCKET = frozenset({"address", "port", "family"})
 
 
 def _family(
-    number: int, name: str, hooks: str, calls: str, asks: frozenset[str] = frozenset(), *, also: str = ""
-) -> Family:
-    return Family(name, number, tuple(hooks.split()), tuple(calls.split()), asks, tuple(also.split()))
+    number: int, name: str, hooks: str, calls: str, asks: frozenset[str] = frozenset(), *, also: str = "",
+    sockets: str = "",
+) -> Family:  # fmt: skip
+    return Family(
+        name, number, tuple(hooks.split()), tuple(calls.split()), asks, tuple(also.split()), tuple(sockets.split())
+    )
 
 
 _ALL = (
@@ -54,8 +58,8 @@ _ALL = (
     _family(11, "fork", "task_alloc", "fork vfork clone clone3", frozenset({"kinds"})),
     _family(12, "exec", "bprm_check_security", "execve execveat", _FILE),
     _family(13, "socket", "socket_create", "socket socketpair", frozenset({"family"})),
-    _family(14, "bind", "socket_bind", "bind", _SOCKET),
-    _family(15, "connect", "socket_connect", "connect", _SOCKET),
+    _family(14, "bind", "socket_bind", "bind", _SOCKET, sockets="bind4 bind6"),
+    _family(15, "connect", "socket_connect", "connect", _SOCKET, sockets="connect4 connect6"),
     _family(16, "listen", "socket_listen", "listen", frozenset({"port", "family"})),
     _family(17, "accept", "socket_accept", "accept accept4", frozenset({"port", "family"})),
     _family(18, "send", "socket_sendmsg", "sendto sendmsg sendmmsg", _SOCKET | {"min_size"}),

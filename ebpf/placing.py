@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pydantic import Field
 
 from ebpf.calls import DESCRIPTOR_FIRST, NUMBERS, function_of, operation_of
-from ebpf.coverage import BEYOND, by_kind, covered, not_covered
+from ebpf.coverage import BEYOND, by_kind, by_sockets, covered, not_covered
 from ebpf.operations import FAMILIES, ONLY_FUNCTION, Family, operation_name
 from ebpf.scopes import ScopeFields, find_scope
 from node_agent import errnos
@@ -21,6 +21,7 @@ from node_agent.steps import Step
 from node_agent.steps.bpf_rule import BpfRule
 
 SECURITY: tuple[Flavour, ...] = ("lsm", "fmod_ret")
+SOCKETS: tuple[Flavour, ...] = ("cgroup",)
 OVERRIDE: tuple[Flavour, ...] = ("override_fmod_ret", "override_kprobe")
 
 
@@ -50,18 +51,22 @@ class Reach:
     warnings: tuple[str, ...] = ()
 
 
-def reach(reader: Reader, facts: Facts, operation: str, asked: frozenset[str], only: str = "auto") -> Reach:
-    """The hooks that see an operation: security hooks first, then an override of each call.
+_Attempt = Callable[[Reader, Facts, str, frozenset[str], list[str]], "Reach | None"]
 
-    `asked` are the predicates that will be used; `only` narrows to "security" or "override". Raises
+
+def reach(reader: Reader, facts: Facts, operation: str, asked: frozenset[str], only: str = "auto") -> Reach:
+    """The hooks that see an operation: security hooks first, then those of sockets, then an override of each call.
+
+    `asked` are the predicates that will be used; `only` narrows to "security", "sockets" or "override". Raises
     :class:`Refusal` for a word that is no operation or a predicate that cannot be answered, and
     :class:`UnsupportedError` where no backend of this node reaches it, saying which would.
     """
     family = FAMILIES.get(operation)
     why: list[str] = []
-    for backend, attempt in (("override", _override), ("security", _security)) if family is None else (
-        ("security", _security), ("override", _override)
-    ):  # fmt: skip
+    attempts: tuple[tuple[str, _Attempt], ...] = (
+        ("security", _security), ("sockets", _sockets), ("override", _override),
+    )  # fmt: skip
+    for backend, attempt in attempts if family else reversed(attempts):
         if only not in ("auto", backend):
             continue
         found = attempt(reader, facts, operation, asked, why)
@@ -120,6 +125,21 @@ def _security_hook(reader: Reader, facts: Facts, name: str, why: list[str]) -> H
         why.append(refusal)
     why.extend(m.reason for m in facts.missing("bpf.lsm", "bpf.fmod_ret"))
     return None
+
+
+def _sockets(reader: Reader, facts: Facts, operation: str, asked: frozenset[str], why: list[str]) -> Reach | None:
+    """By the socket hooks of control groups: for kernels whose security hooks cannot be reached."""
+    family = FAMILIES.get(operation)
+    if family is None or not family.sockets:
+        return None
+    _refuse_unanswerable(family, asked)
+    missing = facts.missing("bpf.cgroup")
+    hooks = tuple(Hook(name=name, flavour="cgroup") for name in family.sockets)
+    refusals = [m.reason for m in missing] or [r for r in map(reader.bpf.refusal, hooks) if r]
+    if refusals:
+        why.extend(refusals)
+        return None
+    return Reach(family.number, hooks, {}, *by_sockets(family.name))
 
 
 def _override(reader: Reader, facts: Facts, operation: str, asked: frozenset[str], why: list[str]) -> Reach | None:
@@ -252,7 +272,7 @@ class RuleFault(ScopeFields):
 
     def requires(self, facts: Facts) -> tuple[Missing, ...]:
         """What is missing where no backend of rules works at all."""
-        if any(facts.can(f"bpf.{flavour}") for flavour in (*SECURITY, *OVERRIDE)):
+        if any(facts.can(f"bpf.{flavour}") for flavour in (*SECURITY, *SOCKETS, *OVERRIDE)):
             return ()
         return facts.missing("bpf.lsm")
 

@@ -8,6 +8,7 @@ succeed and nothing happens.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +61,17 @@ def probe_lsm(host: Host) -> None:
 def probe_fmod_ret(host: Host) -> None:
     """The functions around the security hooks: these run whatever security modules are active."""
     _try(host, "fmod_ret", Hook(name="file_open", flavour="fmod_ret"), FAMILIES["open"].number, _open_a_file)
+
+
+def _connect() -> None:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as datagrams:  # sends nothing
+        datagrams.connect(("127.0.0.1", 9))
+
+
+@capability("bpf.cgroup", remedy=f"{_BTF}; control groups of version 2")
+def probe_cgroup(host: Host) -> None:
+    """The socket hooks of control groups, with an errno of our choice (Linux 5.18)."""
+    _try(host, "cgroup", Hook(name="connect4", flavour="cgroup"), FAMILIES["connect"].number, _connect)
 
 
 def _probe_override(host: Host, flavour: Flavour) -> None:

@@ -108,9 +108,25 @@ HOOK(file_lock, about_file(OP_LOCK, ARG(struct file *, 0)))
 /* What the lsm hook of this name answers is only about privilege; the function around it can refuse memory. */
 FMOD_RET(vm_enough_memory, security_vm_enough_memory_mm, about_size(OP_MEMORY, ARG(__u64, 1) * PAGE_BYTES))
 
-/* A system call by name, where the kernel allows to override it: the agent sets what it attaches to, and these. */
-volatile const __u64 call_operation = 0;
-volatile const __u64 call_has_descriptor = 0;
+/* The socket hooks of control groups, attached at the root: for kernels whose security hooks cannot be reached. They
+ * see IPv4 and IPv6 only, and take what is answered from bpf_set_retval. */
+#define SOCKET_HOOK(name, operation, four)							\
+	SEC("?cgroup/" #name) int cgroup__##name(struct bpf_sock_addr *ctx)			\
+	{											\
+		int answer = may_concern() ? bounded(about_sock_addr(operation, ctx, four)) : 0; \
+												\
+		if (!answer)									\
+			return 1;								\
+		bpf_set_retval(answer);								\
+		return 0;									\
+	}
+
+SOCKET_HOOK(connect4, OP_CONNECT, true)
+SOCKET_HOOK(connect6, OP_CONNECT, false)
+SOCKET_HOOK(bind4, OP_BIND, true)
+SOCKET_HOOK(bind6, OP_BIND, false)
+
+/* A system call by name, where the kernel allows to override it: the agent sets what it attaches to. */
 
 static __noinline int override(struct pt_regs *regs)
 {

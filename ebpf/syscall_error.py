@@ -44,9 +44,9 @@ class SyscallError(RuleFault, Fault):
     )
     errno: ErrnoName = Field(default="EIO", description="what the calls answer")
     path: str = Field(default="", description="only files of this path, or below it; * ? ** are wildcards")
-    backend: Literal["auto", "security", "override", "strace"] = Field(
+    backend: Literal["auto", "security", "sockets", "override", "strace"] = Field(
         default="auto",
-        description="security: hooks of security modules; override: the calls themselves; or strace",
+        description="hooks of security modules, or of sockets; override: the calls themselves; or strace",
     )
 
     def locate(self, reader: Reader, facts: Facts) -> Target:

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from node_agent.schedule import ScheduleValue
 
-Flavour = Literal["lsm", "fmod_ret", "override_fmod_ret", "override_kprobe"]
-"""How a program is attached. The first two are security hooks, the last two system calls themselves."""
+Flavour = Literal["lsm", "fmod_ret", "cgroup", "override_fmod_ret", "override_kprobe"]
+"""How a program is attached: to security hooks (two), socket hooks of control groups, system calls (two)."""
 
 Kind = Literal[
     "regular", "directory", "block", "character", "pipe", "socket", "other", "thread", "process"

@@ -44,6 +44,11 @@ struct {
 	__uint(max_entries, 256 * 1024);
 } samples SEC(".maps");
 
+/* Set before loading. The first two are for a system call by name; some kinds of program may not send signals. */
+volatile const __u64 call_operation = 0;
+volatile const __u64 call_has_descriptor = 0;
+volatile const __u64 cannot_signal = 0;
+
 /* What a call is about, as far as its hook can tell. */
 struct subject {
 	__u64 operation;
@@ -326,7 +331,7 @@ __noinline int verdict(__u32 slot, struct subject *call, struct config *conf)
 		return 0;
 	}
 	count->last_hit_ns = now;
-	if (rule->signal)
+	if (!cannot_signal && rule->signal)
 		bpf_send_signal(rule->signal);
 	if (now - count->last_sample_ns >= SAMPLE_EVERY_NS) {
 		count->last_sample_ns = now;

@@ -109,6 +109,23 @@ static __always_inline int about_address(__u64 operation, void *address)
 	return judge(&call);
 }
 
+/* An IPv4 hook may not look at IPv6 fields, nor the other way round: `four` is known when this is compiled. */
+static __always_inline int about_sock_addr(__u64 operation, struct bpf_sock_addr *ctx, bool four)
+{
+	struct subject call = { .operation = operation, .kind = KIND_SOCKET, .family = four ? AF_INET : AF_INET6 };
+
+	call.port = bpf_ntohs(ctx->user_port);
+	if (four) {
+		call.address[0] = ctx->user_ip4;
+	} else {
+		call.address[0] = ctx->user_ip6[0];
+		call.address[1] = ctx->user_ip6[1];
+		call.address[2] = ctx->user_ip6[2];
+		call.address[3] = ctx->user_ip6[3];
+	}
+	return judge(&call);
+}
+
 static __always_inline int about_listener(__u64 operation, struct socket *socket)
 {
 	struct subject call = { .operation = operation, .kind = KIND_SOCKET };

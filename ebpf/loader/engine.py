@@ -171,7 +171,7 @@ class Engine:
         self._base = base
         self._ring = RingBuffer(maps["samples"])
         self._table = RuleTable(maps, Hints(maps[".data.hints"].fd), root, os.getpid())
-        self._hooks = Hooks(content, lambda: [Map(m.fd, m.name) for m in maps.values()])
+        self._hooks = Hooks(content, lambda: [Map(m.fd, m.name) for m in maps.values()], root)
         return self._hooks
 
     def _track(self) -> None:

@@ -6,6 +6,7 @@ import errno
 import struct
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from ebpf.loader.libbpf import BpfError, Link, Map, Object, Program
 from node_agent.rules import Hook
@@ -31,11 +32,11 @@ class _Loaded:
 class Hooks:
     """The programs of one object file. `shared` are the maps that all of them use.
 
-    Not thread-safe: the engine holds a lock.
+    `cgroup_root` is where the cgroup2 hierarchy is mounted. Not thread-safe: the engine holds a lock.
     """
 
-    def __init__(self, content: bytes, shared: Callable[[], Iterable[Map]]) -> None:
-        self._content, self._shared = content, shared
+    def __init__(self, content: bytes, shared: Callable[[], Iterable[Map]], cgroup_root: Path) -> None:
+        self._content, self._shared, self._cgroup_root = content, shared, cgroup_root
         self._loaded: dict[Hook, _Loaded] = {}
         self._refused: dict[Hook, BpfError] = {}
 
@@ -50,8 +51,8 @@ class Hooks:
         program = loaded.programs[_program_name(hook)]
         try:
             program.choose(hook.name if hook.flavour == "override_fmod_ret" else "")
-            if hook.operation:
-                loaded.set_constants(struct.pack("=QQ", hook.operation, hook.has_descriptor))
+            of_sockets = hook.flavour == "cgroup"
+            loaded.set_constants(struct.pack("=QQQ", hook.operation, hook.has_descriptor, of_sockets))
             for one in self._shared():
                 loaded.share(one)
             loaded.load()
@@ -68,7 +69,7 @@ class Hooks:
         self.load(hook)
         one = self._loaded[hook]
         if one.link is None:
-            one.link = _attach(hook, one.program)
+            one.link = self._attach(hook, one.program)
         one.wanted += 1
 
     def release(self, hook: Hook) -> None:
@@ -97,6 +98,11 @@ class Hooks:
         for hook in idle[:-KEPT_IDLE]:
             self._loaded.pop(hook).object.close()
 
+    def _attach(self, hook: Hook, program: Program) -> Link:
+        if hook.flavour == "override_kprobe":
+            return program.attach_kprobe(hook.name)
+        return program.attach_cgroup(str(self._cgroup_root)) if hook.flavour == "cgroup" else program.attach()
+
     def close(self) -> None:
         """Detach and unload everything."""
         for one in self._loaded.values():
@@ -104,10 +110,6 @@ class Hooks:
                 one.link.destroy()
             one.object.close()
         self._loaded.clear()
-
-
-def _attach(hook: Hook, program: Program) -> Link:
-    return program.attach_kprobe(hook.name) if hook.flavour == "override_kprobe" else program.attach()
 
 
 def _program_name(hook: Hook) -> str:

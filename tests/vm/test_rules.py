@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from ebpf.coverage import by_sockets
 from labctl.errors import LabctlError
 from labctl.transport.client import AgentClient
 from labctl.transport.connect import connect
@@ -197,6 +198,23 @@ def test_addresses_and_ports(node: KernelNode, agent: AgentClient) -> None:
             (answer,) = witness.go()
         assert (answer == "EHOSTUNREACH") == hit, (parameters, answer)
         agent.recover(everything=True)
+
+
+def test_socket_hooks_of_control_groups(node: KernelNode, agent: AgentClient) -> None:
+    """For kernels whose security hooks cannot be reached; every entry of its list, both ways."""
+    for family in ("connect", "bind"):
+        fails, passes = by_sockets(family)
+        for entry in (*fails, *passes):
+            if entry.startswith("io_uring_bind") and node.kernel == "debian12":
+                continue  # since Linux 6.11
+            with prepared(node, entry) as witness:
+                view = _apply(
+                    agent, "connect_error", **SCOPE, operation=family, errno="EUCLEAN", backend="sockets"
+                )
+                (answer,) = witness.go()
+            assert "cgroup" in view.backend
+            assert (answer == "EUCLEAN") == (entry in fails), (entry, answer)
+            agent.recover(everything=True)
 
 
 def test_memory_from_a_size_on(node: KernelNode, agent: AgentClient) -> None:

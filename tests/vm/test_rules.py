@@ -127,7 +127,7 @@ def test_sockets_pipes_and_directories_never_match(node: KernelNode, agent: Agen
         assert answer.startswith("ok"), entry
 
 
-PATHS = {
+PATHS = {  # at most sixteen rules compose
     "/srv/data/witness": True,
     "/srv/data/witness/pread64/file0": True,
     "/srv/data/witness/pread64/file*": True,
@@ -141,7 +141,6 @@ PATHS = {
     "/srv/data/witness/pread64/file1*": False,
     "/srv/data/witness/pread64/ile?": False,
     "/srv/data/**/pread64": False,
-    "/srv/data/seed": False,
     "/srv/data/elsewhere": False,
     "/srv/data/*": False,
     "/usr": False,

@@ -29,8 +29,6 @@ def booted(tmp_path: Path, kernel: KernelName, *arguments: str) -> Iterator[tupl
     with state_home(tmp_path), lab_up("boots", options) as lab:
         node = KernelNode(kernel, lab)
         assert all(word in node.sh("cat /proc/cmdline").split() for word in arguments)
-        install(node, tmp_path)
-        node.sh(f"mkdir -p {PATH}")
         with connect(node.node, lab.authority) as transport:
             yield node, AgentClient(transport)
 
@@ -38,6 +36,8 @@ def booted(tmp_path: Path, kernel: KernelName, *arguments: str) -> Iterator[tupl
 def test_without_the_bpf_security_module(tmp_path: Path) -> None:
     """Programs load and attach there, and are never run: only trying shows it. The functions around do."""
     with booted(tmp_path, "debian13", "lsm=landlock,lockdown,yama,apparmor") as (node, agent):
+        install(node, tmp_path)
+        node.sh(f"mkdir -p {PATH}")
         assert "bpf" not in node.sh("cat /sys/kernel/security/lsm").split(",")
         found = {c.name: c for c in agent.probe().capabilities}
         assert not found["bpf.lsm"].available and found["bpf.fmod_ret"].available

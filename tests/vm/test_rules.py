@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 import uuid
 from collections.abc import Iterator
 
@@ -244,6 +245,8 @@ def test_one_way_into_a_family(node: KernelNode, agent: AgentClient) -> None:
         ("signal_on_syscall", {"operation": "pread64", "signal": "SIGUSR1", "schedule": "every:1"}, "pread64",
          "SIGUSR1"),
         ("syscall_error", {"operation": "fsync", "errno": "EIO"}, "fsync", "EIO"),
+        ("short_io", {"operation": "read", "max_bytes": 1000}, "pread64", "ok 1000"),
+        ("short_io", {"operation": "write", "max_bytes": 7}, "write_pipe", "ok 7"),
     ],
 )  # fmt: skip
 def test_the_other_faults(
@@ -263,6 +266,19 @@ def test_the_other_faults(
         assert "override" in view.backend
     agent.recover(everything=True)
     assert measure(node, entry)[0].startswith("ok")
+
+
+def test_a_delay(node: KernelNode, agent: AgentClient) -> None:
+    with prepared(node, "pread64", 2) as witness:
+        _apply(agent, "syscall_delay", **SCOPE, operation="pread64", delay_ms=2000)
+        began = time.monotonic()
+        assert witness.go() == [WELL, WELL]
+        assert 4 <= time.monotonic() - began < 20
+    agent.recover(everything=True)
+    with prepared(node, "pread64", 2) as witness:
+        began = time.monotonic()
+        assert witness.go() == [WELL, WELL]
+        assert time.monotonic() - began < 4
 
 
 # -- whom --------------------------------------------------------------------------------------------------------

@@ -77,8 +77,8 @@ def reach(reader: Reader, facts: Facts, operation: str, asked: frozenset[str], o
 
 def _remedy(operation: str) -> str:
     return (
-        f"--backend strace for {operation} of running processes; or a kernel with BPF_KPROBE_OVERRIDE "
-        "(labctl up --kernel lab)"
+        f"syscall_error --backend strace for {operation} of running processes; "
+        "or a kernel with BPF_KPROBE_OVERRIDE (labctl up --kernel lab)"
     )
 
 

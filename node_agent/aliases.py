@@ -48,7 +48,7 @@ ALIASES: Mapping[str, Alias] = MappingProxyType({
     "pread_error": _call("pread64", "EIO", "positioned reads fail, plain ones do not"),
     "write_error": _file("write", "EIO", "writes of files fail"),
     "pwrite_error": _call("pwrite64", "EIO", "positioned writes fail, plain ones do not"),
-    "fsync_error": _file("fsync", "EIO", "flushing files to disk fails"),
+    "fsync_error": _call("fsync", "EIO", "flushing files to disk fails"),
     "open_error": _file("open", "EIO", "opening files fails"),
     "force_open_ret_eperm": _file("open", "EPERM", "opening files answers EPERM"),
     "force_read_ret_ok": Alias("short_io", "reads succeed, without data", {"operation": "read", "max_bytes": 0}),

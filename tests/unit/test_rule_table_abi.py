@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from ebpf.loader import abi
+from ebpf.loader.engine import cgroup_root
 from ebpf.operations import FAMILIES
 from node_agent.rules import Hook, Match, Root, Rule, Scope
 from node_agent.schedule import parse_schedule
@@ -123,3 +124,19 @@ def test_only_what_is_asked_is_wanted() -> None:
     assert entry.kinds == abi.KINDS["regular"] | abi.KINDS["block"]
     assert [entry.parts[i].text for i in range(entry.part_count)] == [b"*.wal", b"pg?"]
     assert (entry.roots[0].device, entry.roots[0].inode, entry.root_count) == (1, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("mounts", "root"),
+    [
+        ("cgroup2 /sys/fs/cgroup cgroup2 rw 0 0\n", "/sys/fs/cgroup"),
+        (
+            "tmpfs /sys/fs/cgroup tmpfs ro 0 0\ncgroup2 /sys/fs/cgroup/unified cgroup2 rw 0 0\n",
+            "/sys/fs/cgroup/unified",
+        ),
+        ("tmpfs /sys/fs/cgroup tmpfs ro 0 0\n", "/sys/fs/cgroup"),
+    ],
+)
+def test_where_control_groups_are(mounts: str, root: str) -> None:
+    """A node with version 1 alone still has processes and trees to hit."""
+    assert cgroup_root(mounts) == Path(root)

@@ -11,9 +11,6 @@ from pathlib import Path
 from ebpf.loader.libbpf import BpfError, Link, Map, Object, Program
 from node_agent.rules import Hook
 
-CALL_PREFIX = "__x64_"
-"""How x86-64 kernels call the function of a system call, as in __x64_sys_close."""
-
 KEPT_IDLE = 32
 """Programs that stay loaded while no rule wants them: loading again costs time, each costs eleven descriptors."""
 

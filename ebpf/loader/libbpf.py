@@ -24,7 +24,6 @@ _SAMPLE = c.CFUNCTYPE(c.c_int, c.c_void_p, c.c_void_p, c.c_size_t)
 _P, _I, _S = c.c_void_p, c.c_int, c.c_char_p
 _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "libbpf_set_print": (_P, (_P,)),
-    "libbpf_find_vmlinux_btf_id": (_I, (_S, _I)),
     "bpf_object__open_mem": (_P, (_P, c.c_size_t, _P)),
     "bpf_object__load": (_I, (_P,)),
     "bpf_object__close": (None, (_P,)),
@@ -45,7 +44,6 @@ _SIGNATURES: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "bpf_map__fd": (_I, (_P,)),
     "bpf_map__reuse_fd": (_I, (_P, _I)),
     "bpf_map__set_initial_value": (_I, (_P, _P, c.c_size_t)),
-    "bpf_map__initial_value": (_P, (_P, c.POINTER(c.c_size_t))),
     "bpf_map_lookup_elem": (_I, (_I, _P, _P)),
     "bpf_map_update_elem": (_I, (_I, _P, _P, c.c_uint64)),
     "bpf_map_delete_elem": (_I, (_I, _P)),
@@ -263,11 +261,6 @@ class RingBuffer:
         _checked(library().ring_buffer__consume(self._pointer), "reading the ring buffer")
         read, self._read[:] = list(self._read), []
         return read
-
-
-def has_function(name: str) -> bool:
-    """Whether the running kernel's type information names a function."""
-    return bool(library().libbpf_find_vmlinux_btf_id(name.encode(), 0) > 0)
 
 
 class _LinkInfo(c.Structure):

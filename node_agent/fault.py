@@ -13,12 +13,16 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from node_agent.errors import Refusal
 from node_agent.host import Reader
+from node_agent.signs import Sign, SignSeen
 from node_agent.steps.base import Step
 
 TAG_PREFIX = "groundfault-"
 """Every kernel object the agent makes has this prefix and the id of its injection in its name."""
 
 Reversible = Literal["yes", "manual", "reboot"]
+
+RISKS = ("data_loss", "reboot")
+"""What a user has to accept by a parameter `accept_…` of the fault before it is planted."""
 
 
 def tag_of(injection_id: str) -> str:
@@ -101,6 +105,8 @@ class PlanNotes(_Value):
     covers: tuple[str, ...] = ()
     not_covered: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    risks: Mapping[str, str] = Field(default_factory=dict)
+    """What no recovery brings back, in words, by the one of :data:`RISKS` that the user has to accept."""
 
 
 def _readable(text: str) -> str:
@@ -140,7 +146,8 @@ def _latest(samples: tuple[Hit, ...]) -> tuple[Hit, ...]:
 class Evidence(_Value):
     """Kernel state that shows a fault: whether its objects are there, and how often it has bitten.
 
-    `samples` are the latest hits, oldest first; of more than :data:`MAX_SAMPLES` the last are kept.
+    `samples` are the latest hits, oldest first; of more than :data:`MAX_SAMPLES` the last are kept. `lost` says
+    which data are gone or changed for good. `signs` are those the fault declares; the injector looks for them.
     """
 
     armed: bool
@@ -150,6 +157,8 @@ class Evidence(_Value):
     log_gap: bool = False
     notes: tuple[str, ...] = ()
     samples: Annotated[tuple[Hit, ...], AfterValidator(_latest)] = ()
+    lost: tuple[str, ...] = ()
+    signs: tuple[SignSeen, ...] = ()
 
 
 class Fault(BaseModel):
@@ -181,6 +190,13 @@ class Fault(BaseModel):
     def notes(self, facts: Facts, target: Target) -> PlanNotes:
         """Backend, coverage and warnings. Pure."""
         raise NotImplementedError
+
+    def signs(self, target: Target | None) -> tuple[Sign, ...]:
+        """What a real failure of this kind leaves for an operator to find. Pure.
+
+        Without a target: the same in general, for the documentation, with `*` where a name would stand.
+        """
+        return ()
 
     def prove(self, reader: Reader, target: Target, tag: str) -> None:
         """Make the fault bite once where looking can do that (a read that must fail).

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 from node_agent.fault import Evidence, Facts, Fault, Missing, PlanNotes, Target
 from node_agent.journal import Entry
 from node_agent.leases import Backoff
+from node_agent.signs import Mark
 from node_agent.steps.base import Step
 from node_agent.undo import Applied
 
@@ -50,6 +51,8 @@ class InjectionView(BaseModel):
     age_s: float
     evidence: Evidence | None = None
     residue: tuple[str, ...] = ()
+    data_lost: tuple[str, ...] = ()
+    """What no recovery brings back; also of one that is recovered."""
     reason: str = ""
     error: str = ""
 
@@ -70,10 +73,12 @@ class Live:
     target: Target | None = None
     target_text: str = ""
     backend: str = ""
-    log_mark: int = 0
+    mark: Mark = field(default_factory=Mark)
+    risks: Mapping[str, str] = field(default_factory=dict)
     applied: list[Applied] = field(default_factory=list)
     evidence: Evidence | None = None
     left: tuple[str, ...] = ()
+    lost: tuple[str, ...] = ()
     reason: str = ""
     error: str = ""
     rebooted: bool = False

@@ -35,6 +35,8 @@ from node_agent.journal import KEEP_CLOSED, Entry, Journal, Record
 from node_agent.leases import checked_lease
 from node_agent.probe import run_probes
 from node_agent.residue import Difference, compare, look, residue_of
+from node_agent.showing import lost_by, read_evidence, refuse_unaccepted
+from node_agent.signs import mark
 from node_agent.undo import Applied, applied_steps, undo_all
 
 log = logging.getLogger(__name__)
@@ -138,6 +140,7 @@ class Injector:
                     "; ".join(f"{m.capability}: {m.reason}" for m in plan.missing),
                     allowed="; ".join(m.remedy for m in plan.missing if m.remedy),
                 )
+            refuse_unaccepted(plan)
             self._refuse_conflicts(plan)
             live = self._begin(injection_id, plan, lease)
             with self._undone_unless_finished(live):
@@ -250,14 +253,15 @@ class Injector:
         first: Record = {
             "rec": "plan", "id": injection_id, "fault": plan.fault.name, "parameters": parameters, "target": text,
             "backend": plan.notes.backend, "lease_s": lease, "boot_id": self._host.boot_id(),
-            "steps": [step.model_dump(mode="json") for step in plan.steps],
+            "steps": [step.model_dump(mode="json") for step in plan.steps], "risks": dict(plan.notes.risks),
         }  # fmt: skip
         now = self._host.boottime()
+        signs = plan.fault.signs(plan.target)
         live = Live(
             id=injection_id, fault=plan.fault.name, parameters=parameters, lease_s=lease, began=now,
             expires=now + lease, entry=self._journal.create(injection_id, first), model=plan.fault,
             target=plan.target, target_text=text, backend=plan.notes.backend,
-            log_mark=self._host.log.mark(),
+            risks=plan.notes.risks, mark=mark(self._host, signs),
         )  # fmt: skip
         self._live[injection_id] = live
         return live
@@ -274,7 +278,7 @@ class Injector:
             live.entry.append({"rec": "did", "n": number})
         if live.model and live.target:
             live.model.prove(self._host, live.target, tag_of(live.id))
-        live.evidence = self._read_evidence(live)
+        live.evidence = read_evidence(self._host, live)
         if live.evidence is None or not live.evidence.armed:
             raise ApplyError(f"{live.fault} was applied, but kernel state does not show it")
         live.entry.append({"rec": "active"})
@@ -308,24 +312,31 @@ class Injector:
         return StuckError(f"{live.error}; and it could not be undone: {'; '.join(live.left)}")
 
     def _undo(self, live: Live, why: str) -> None:
-        live.evidence = self._read_evidence(live) or live.evidence
+        live.evidence = read_evidence(self._host, live) or live.evidence
         live.state, live.reason = "recovering", why
         self._note(live, {"rec": "recovering", "why": why})
-        left = list(
-            undo_all(self._host, live.applied, lambda one: self._note(live, {"rec": "undid", "n": one.number}),
-                     skip_volatile=live.rebooted)
+        undone = undo_all(
+            self._host, live.applied, lambda one: self._note(live, {"rec": "undid", "n": one.number}),
+            skip_volatile=live.rebooted,
         )  # fmt: skip
-        left += residue_of(
+        marked = residue_of(
             live.id, look(self._host), tuple(i for i, x in self._live.items() if x.state not in ENDED)
         )
-        live.left = tuple(dict.fromkeys(left))
+        live.left = tuple(dict.fromkeys((*undone.left, *marked)))
+        live.lost = tuple(dict.fromkeys((*live.lost, *lost_by(live), *undone.lost)))
         if live.left:
             live.state = "stuck"
             self._note(live, {"rec": "stuck", "left": list(live.left)})
             log.error("injection %s is stuck: %s", live.id, "; ".join(live.left))
             return
         self._note(
-            live, {"rec": "closed", "state": "recovered", "hits": live.evidence.hits if live.evidence else 0}
+            live,
+            {
+                "rec": "closed",
+                "state": "recovered",
+                "hits": live.evidence.hits if live.evidence else 0,
+                "lost": list(live.lost),
+            },
         )
         live.state = "recovered"
         if live.evidence:
@@ -349,6 +360,7 @@ class Injector:
         hits = [r["hits"] for r in records if r.get("rec") == "closed"]
         live.state, live.reason, live.applied = "recovered", reasons[-1] if reasons else "restart", []
         live.evidence = Evidence(armed=False, hits=hits[-1]) if hits else None
+        live.lost = tuple(text for r in records if r.get("rec") == "closed" for text in r.get("lost", ()))
         return live
 
     def _remembered(self, entry: Entry, records: list[Record], corrupt: int) -> Live:
@@ -357,7 +369,7 @@ class Injector:
         live = Live(
             id=entry.id, fault=plan.get("fault", "unknown"), parameters=plan.get("parameters", {}), entry=entry,
             lease_s=plan.get("lease_s", 0.0), began=now, expires=now, state="recovering",
-            target_text=plan.get("target", ""), backend=plan.get("backend", ""),
+            target_text=plan.get("target", ""), backend=plan.get("backend", ""), risks=plan.get("risks", {}),
             rebooted=plan.get("boot_id", self._host.boot_id()) != self._host.boot_id(),
         )  # fmt: skip
         try:
@@ -373,20 +385,12 @@ class Injector:
             )
         return live
 
-    def _read_evidence(self, live: Live) -> Evidence | None:
-        if live.model is None or live.target is None or live.state in ENDED:
-            return live.evidence
-        try:
-            return live.model.evidence(self._host, live.target, tag_of(live.id), live.log_mark)
-        except (OSError, AgentError) as error:
-            return Evidence(armed=False, hits=0, notes=(f"evidence cannot be read: {error}",))
-
     def _view(self, live: Live) -> InjectionView:
         now = self._host.boottime()
-        evidence = self._read_evidence(live) if live.state == "active" else live.evidence
+        evidence = read_evidence(self._host, live) if live.state == "active" else live.evidence
         return InjectionView(
             id=live.id, node=self._node, fault=live.fault, parameters=live.parameters, state=live.state,
             target=live.target_text, backend=live.backend, lease_s=live.lease_s,
             expires_in_s=max(0.0, live.expires - now) if live.state == "active" else 0.0, age_s=now - live.began,
-            evidence=evidence, residue=live.left, reason=live.reason, error=live.error,
+            evidence=evidence, residue=live.left, data_lost=live.lost, reason=live.reason, error=live.error,
         )  # fmt: skip

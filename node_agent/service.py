@@ -15,6 +15,7 @@ from typing import Any, Protocol, cast
 
 from google.protobuf.message import Message
 
+from node_agent import signs
 from node_agent.api import agent_pb2 as pb
 from node_agent.api import convert
 from node_agent.api.methods import find_method
@@ -71,6 +72,7 @@ class Service:
             "List": self._list,
             "Residue": self._residue,
             "SetClock": self._set_clock,
+            "Observe": self._observe,
         }
 
     def close(self) -> None:
@@ -168,6 +170,14 @@ class Service:
 
     def _residue(self, request: pb.ResidueRequest) -> Message:
         return convert.residue_message(self._injector.residue())
+
+    def _observe(self, request: pb.ObserveRequest) -> Message:
+        wanted = signs.signs_of(convert.json_of(request.signs_json, "signs"))
+        if not request.mark_json:
+            return pb.ObserveReply(mark_json=signs.mark(self._host, wanted).model_dump_json())
+        since = signs.mark_of(convert.json_of(request.mark_json, "mark"))
+        found = signs.seen(self._host, wanted, since)
+        return pb.ObserveReply(mark_json=request.mark_json, signs=convert.sign_messages(found))
 
     def _set_clock(self, request: pb.SetClockRequest) -> Message:
         low, high = CLOCK_BOUNDS_UNIX_S

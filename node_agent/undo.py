@@ -44,16 +44,25 @@ def applied_steps(records: Iterable[Record], corrupt: int) -> tuple[Applied, ...
     return tuple(found[number] for number in sorted(found))
 
 
+@dataclass(frozen=True)
+class Undone:
+    """What an undo left in the kernel, empty when all is gone, and which data the fault has cost for good."""
+
+    left: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
 def undo_all(
     host: Host, applied: Iterable[Applied], note: Callable[[Applied], None], *, skip_volatile: bool = False
-) -> tuple[str, ...]:
-    """Revert in reverse order and read the kernel; returns what is left, empty when all is gone.
+) -> Undone:
+    """Revert in reverse order, heal what the fault made the system do, and read the kernel.
 
     A step that cannot be reverted does not keep the others from it. `skip_volatile` is for after a reboot, which
     has undone those already.
     """
     order = sorted(applied, key=lambda a: a.number, reverse=True)
     errors: list[str] = []
+    lost: list[str] = []
     for one in order:
         if not (skip_volatile and one.step.volatile):
             try:
@@ -62,8 +71,13 @@ def undo_all(
                 errors.append(f"{one.step.describe()}: {error}")
                 continue
         note(one)
+    for one in order if not errors else ():
+        try:
+            lost += one.step.heal(host, one.undo)
+        except (OSError, CommandError, AgentError) as error:
+            errors.append(f"{one.step.describe()}: cannot be healed: {error}")
     left = [text for one in order for text in leftovers(host, one)]
-    return tuple(left + errors) if left else tuple(errors)
+    return Undone(left=tuple(left + errors), lost=tuple(lost))
 
 
 def leftovers(reader: Reader, one: Applied) -> tuple[str, ...]:

@@ -14,7 +14,7 @@ from labctl.cli.recovering import Outcome, find_injections, recover_everything, 
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, LabctlError, UsageError
 from labctl.lab.model import Node
-from labctl.report.injections import injections_table, lease_text, recovered_line
+from labctl.report.injections import evidence_text, injections_table, lease_text, recovered_line
 
 
 @click.command("injections", cls=LabCommand)
@@ -101,6 +101,22 @@ def extend(session: Session, injection_id: str, lease_s: float) -> int:
     return ExitCode.PASS
 
 
+@click.command("evidence", cls=LabCommand)
+@injection_argument()
+@pass_session
+def evidence(session: Session, injection_id: str) -> int:
+    """Show what an injection left: counters, signs seen or expected but not seen, kernel log."""
+    holders = require_injection(session, injection_id)
+    with session.patience(f"asking {names_of(holders)}"):
+        answers = find_injections(session, holders, [injection_id], ended=True)
+    if answers.bad:
+        raise failure(answers, f"answered: {', '.join(answers.good) or 'no node'}")
+    found = [one for several in answers.good.values() for one in several]
+    data = {"injections": [one.model_dump(mode="json") for one in found]}
+    session.answer(data, "\n\n".join(evidence_text(one, session.width) for one in found))
+    return ExitCode.PASS
+
+
 def require_injection(session: Session, injection_id: str) -> tuple[Node, ...]:
     """The nodes that know an injection. Raises :class:`UsageError` where none does, saying who was not asked."""
     nodes = session.nodes()
@@ -154,4 +170,4 @@ def _errors_data(errors: Mapping[str, LabctlError]) -> dict[str, str]:
     return {name: error.message for name, error in errors.items()}
 
 
-COMMANDS = (injections, recover, stop, extend)
+COMMANDS = (injections, recover, stop, extend, evidence)

@@ -96,6 +96,33 @@ def log_lines(evidence: Evidence) -> list[str]:
     return [f"  kernel log{some}", *(f"    {line}" for line in shown), *gap]
 
 
+def evidence_text(injection: InjectionView, width: int = 0) -> str:
+    """What shows an injection: counters, signs of a real failure that were seen or not, the kernel's lines."""
+    evidence = evidence_of(injection)
+    rows = [
+        ("state", injection.state + (", data lost" if injection.data_lost else "")),
+        ("target", injection.target),
+        ("backend", injection.backend),
+        ("hits", hits_text(injection)),
+        *sorted((name.replace("_", " "), str(value)) for name, value in evidence.counters.items()),
+        *(("note", note) for note in evidence.notes),
+        *(("data lost", text) for text in injection.data_lost or evidence.lost),
+    ]
+    head = f"{injection.id}: {injection.fault} on {injection.node}"
+    return "\n".join([head, *labelled(rows, width=width), *_sign_lines(evidence), *log_lines(evidence)])
+
+
+def _sign_lines(evidence: Evidence) -> list[str]:
+    """The declared signs, each with what was found of it."""
+    lines = []
+    for sign in evidence.signs:
+        verdict = "seen" if sign.seen else "expected, not seen"
+        when = f" ({sign.when})" if sign.when and not sign.seen else ""
+        found = f": {sign.found}" if sign.found else ""
+        lines.append(f"    {verdict}: {sign.what}{when}{found}")
+    return ["  signs of such a failure", *lines] if lines else []
+
+
 def _table(injections: Sequence[InjectionView], now: dt.datetime, last: str, cells: Sequence[str]) -> PlainTable:
     rows = []
     for one, cell in zip(injections, cells, strict=True):
@@ -132,6 +159,8 @@ def recovered_line(injection: InjectionView) -> str:
     name = f"{injection.id} ({injection.fault} on {injection.node})"
     if injection.state == "recovered":
         hits = count(evidence_of(injection).hits, "hit")
+        if injection.data_lost:
+            return f"{name}: recovered, data lost, {hits}: {'; '.join(injection.data_lost)}"
         over = (
             "recovered"
             if injection.reason in ("recover", "stop")

@@ -39,6 +39,7 @@ def plan_text(node: str, plan: PlanView, width: int = 0) -> str:
         ("backend", "" if plan.missing else plan.backend),
         ("parameters", parameters_text(plan.parameters)),
         *reach_rows(plan),
+        *((f"risk, wants --accept-{risk.replace('_', '-')}", text) for risk, text in plan.risks.items()),
         ("reversible", plan.reversible),
     ]
     steps = [f"    {number}. {step.description}" for number, step in enumerate(plan.steps, start=1)]

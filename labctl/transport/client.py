@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, Literal, TypeVar, cast
 
@@ -17,6 +17,7 @@ from node_agent.api import convert
 from node_agent.api.views import ClockChange, InjectionList, NodeFacts, PlanView, ProbeReport
 from node_agent.injection import InjectionView
 from node_agent.residue import Difference
+from node_agent.signs import Sign, SignSeen
 from node_agent.version import CONTRACT
 
 Stop = Literal["keep", "set", "clear"]
@@ -126,6 +127,17 @@ class AgentClient:
         """Set the node's wall clock."""
         request = pb.SetClockRequest(unix_s=unix_s)
         return convert.clock_change(self._ask("SetClock", request, pb.SetClockReply, timeout_s))
+
+    def observe(
+        self, signs: Sequence[Sign], mark: Mapping[str, Any] | None = None, timeout_s: float = QUICK_S
+    ) -> tuple[Mapping[str, Any], tuple[SignSeen, ...]]:
+        """The mark to begin from, or with a mark which of the signs there were since."""
+        request = pb.ObserveRequest(
+            signs_json=json.dumps([one.model_dump(mode="json") for one in signs]),
+            mark_json=json.dumps(dict(mark)) if mark else "",
+        )
+        reply = self._ask("Observe", request, pb.ObserveReply, timeout_s)
+        return json.loads(reply.mark_json), convert.signs_seen(reply.signs)
 
     def _ask(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
         return cast("Reply", self._transport.call(method, request, timeout_s))

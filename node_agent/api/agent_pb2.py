@@ -24,17 +24,19 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1anode_agent/api/agent.proto\x12\x0egroundfault.v1\"F\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x0f\n\x07\x61llowed\x18\x04 \x01(\t\"\x0e\n\x0c\x46\x61\x63tsRequest\"\xdd\x01\n\nFactsReply\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0e\n\x06kernel\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\n\n\x02os\x18\x04 \x01(\t\x12\x0e\n\x06python\x18\x05 \x01(\t\x12\x15\n\ragent_version\x18\x06 \x01(\t\x12\x10\n\x08\x63ontract\x18\x07 \x01(\r\x12\x0c\n\x04\x63pus\x18\x08 \x01(\r\x12\x12\n\nmemory_mib\x18\t \x01(\x04\x12\x14\n\x0c\x63lock_unix_s\x18\n \x01(\x01\x12\x12\n\nboottime_s\x18\x0b \x01(\x01\x12\x0f\n\x07stopped\x18\x0c \x01(\x08\"\x1d\n\x0cProbeRequest\x12\r\n\x05\x61gain\x18\x01 \x01(\x08\"M\n\nCapability\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06remedy\x18\x04 \x01(\t\"Z\n\x0c\x46\x61ultSupport\x12\r\n\x05\x66\x61ult\x18\x01 \x01(\t\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12(\n\x07missing\x18\x03 \x03(\x0b\x32\x17.groundfault.v1.Missing\"=\n\x07Missing\x12\x12\n\ncapability\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06remedy\x18\x03 \x01(\t\"l\n\nProbeReply\x12\x30\n\x0c\x63\x61pabilities\x18\x01 \x03(\x0b\x32\x1a.groundfault.v1.Capability\x12,\n\x06\x66\x61ults\x18\x02 \x03(\x0b\x32\x1c.groundfault.v1.FaultSupport\"A\n\x0bPlanRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x66\x61ult\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"J\n\x04Step\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x11\n\tresources\x18\x03 \x03(\t\x12\x0c\n\x04json\x18\x04 \x01(\t\"\x85\x02\n\tPlanReply\x12\r\n\x05\x66\x61ult\x18\x01 \x01(\t\x12\x17\n\x0fparameters_json\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12#\n\x05steps\x18\x05 \x03(\x0b\x32\x14.groundfault.v1.Step\x12\x0e\n\x06\x63overs\x18\x06 \x03(\t\x12\x13\n\x0bnot_covered\x18\x07 \x03(\t\x12\x10\n\x08warnings\x18\x08 \x03(\t\x12\x15\n\roperator_sees\x18\t \x01(\t\x12\x12\n\nreversible\x18\n \x01(\t\x12(\n\x07missing\x18\x0b \x03(\x0b\x32\x17.groundfault.v1.Missing\"S\n\x0c\x41pplyRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x66\x61ult\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x0f\n\x07lease_s\x18\x04 \x01(\x01\"}\n\x03Hit\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0f\n\x07time_us\x18\x02 \x01(\x04\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0b\n\x03tid\x18\x04 \x01(\r\x12\x0c\n\x04\x63omm\x18\x05 \x01(\t\x12\x0c\n\x04\x63\x61ll\x18\x06 \x01(\t\x12\r\n\x05where\x18\x07 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x08 \x01(\t\"\xe5\x01\n\x08\x45vidence\x12\r\n\x05\x61rmed\x18\x01 \x01(\x08\x12\x0c\n\x04hits\x18\x02 \x01(\x04\x12\x38\n\x08\x63ounters\x18\x03 \x03(\x0b\x32&.groundfault.v1.Evidence.CountersEntry\x12\x0b\n\x03log\x18\x04 \x03(\t\x12\x0f\n\x07log_gap\x18\x05 \x01(\x08\x12\r\n\x05notes\x18\x06 \x03(\t\x12$\n\x07samples\x18\x07 \x03(\x0b\x32\x13.groundfault.v1.Hit\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xa6\x02\n\tInjection\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\r\n\x05\x66\x61ult\x18\x03 \x01(\t\x12\x17\n\x0fparameters_json\x18\x04 \x01(\t\x12$\n\x05state\x18\x05 \x01(\x0e\x32\x15.groundfault.v1.State\x12\x0e\n\x06target\x18\x06 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x07 \x01(\t\x12\x0f\n\x07lease_s\x18\x08 \x01(\x01\x12\x14\n\x0c\x65xpires_in_s\x18\t \x01(\x01\x12*\n\x08\x65vidence\x18\n \x01(\x0b\x32\x18.groundfault.v1.Evidence\x12\x0f\n\x07residue\x18\x0b \x03(\t\x12\x0e\n\x06reason\x18\x0c \x01(\t\x12\r\n\x05\x65rror\x18\r \x01(\t\x12\r\n\x05\x61ge_s\x18\x0e \x01(\x01\",\n\rExtendRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07lease_s\x18\x02 \x01(\x01\"\x83\x01\n\x0eRecoverRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12\x31\n\x04stop\x18\x03 \x01(\x0e\x32#.groundfault.v1.RecoverRequest.Stop\"$\n\x04Stop\x12\x08\n\x04KEEP\x10\x00\x12\x07\n\x03SET\x10\x01\x12\t\n\x05\x43LEAR\x10\x02\"N\n\x0cRecoverReply\x12-\n\ninjections\x18\x01 \x03(\x0b\x32\x19.groundfault.v1.Injection\x12\x0f\n\x07stopped\x18\x02 \x01(\x08\")\n\x0bListRequest\x12\r\n\x05\x65nded\x18\x01 \x01(\x08\x12\x0b\n\x03ids\x18\x02 \x03(\t\"K\n\tListReply\x12-\n\ninjections\x18\x01 \x03(\x0b\x32\x19.groundfault.v1.Injection\x12\x0f\n\x07stopped\x18\x02 \x01(\x08\".\n\x0cWatchRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\ninterval_s\x18\x02 \x01(\x01\"\x10\n\x0eResidueRequest\"q\n\x0cResidueEntry\x12\x10\n\x08\x63\x61tegory\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x11\n\tinjection\x18\x05 \x01(\t\x12\x0f\n\x07\x66oreign\x18\x06 \x01(\x08\"=\n\x0cResidueReply\x12-\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.groundfault.v1.ResidueEntry\"!\n\x0fSetClockRequest\x12\x0e\n\x06unix_s\x18\x01 \x01(\x01\"<\n\rSetClockReply\x12\x15\n\rbefore_unix_s\x18\x01 \x01(\x01\x12\x14\n\x0c\x61\x66ter_unix_s\x18\x02 \x01(\x01*o\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07PLANNED\x10\x01\x12\x0c\n\x08\x41PPLYING\x10\x02\x12\n\n\x06\x41\x43TIVE\x10\x03\x12\x0e\n\nRECOVERING\x10\x04\x12\r\n\tRECOVERED\x10\x05\x12\t\n\x05STUCK\x10\x06\x32\xb5\x05\n\x05\x41gent\x12\x41\n\x05\x46\x61\x63ts\x12\x1c.groundfault.v1.FactsRequest\x1a\x1a.groundfault.v1.FactsReply\x12\x41\n\x05Probe\x12\x1c.groundfault.v1.ProbeRequest\x1a\x1a.groundfault.v1.ProbeReply\x12>\n\x04Plan\x12\x1b.groundfault.v1.PlanRequest\x1a\x19.groundfault.v1.PlanReply\x12@\n\x05\x41pply\x12\x1c.groundfault.v1.ApplyRequest\x1a\x19.groundfault.v1.Injection\x12\x42\n\x06\x45xtend\x12\x1d.groundfault.v1.ExtendRequest\x1a\x19.groundfault.v1.Injection\x12G\n\x07Recover\x12\x1e.groundfault.v1.RecoverRequest\x1a\x1c.groundfault.v1.RecoverReply\x12>\n\x04List\x12\x1b.groundfault.v1.ListRequest\x1a\x19.groundfault.v1.ListReply\x12\x42\n\x05Watch\x12\x1c.groundfault.v1.WatchRequest\x1a\x19.groundfault.v1.Injection0\x01\x12G\n\x07Residue\x12\x1e.groundfault.v1.ResidueRequest\x1a\x1c.groundfault.v1.ResidueReply\x12J\n\x08SetClock\x12\x1f.groundfault.v1.SetClockRequest\x1a\x1d.groundfault.v1.SetClockReplyb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1anode_agent/api/agent.proto\x12\x0egroundfault.v1\"F\n\x05\x45rror\x12\x0c\n\x04\x63ode\x18\x01 \x01(\t\x12\x0f\n\x07message\x18\x02 \x01(\t\x12\r\n\x05\x66ield\x18\x03 \x01(\t\x12\x0f\n\x07\x61llowed\x18\x04 \x01(\t\"\x0e\n\x0c\x46\x61\x63tsRequest\"\xdd\x01\n\nFactsReply\x12\x0c\n\x04node\x18\x01 \x01(\t\x12\x0e\n\x06kernel\x18\x02 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x03 \x01(\t\x12\n\n\x02os\x18\x04 \x01(\t\x12\x0e\n\x06python\x18\x05 \x01(\t\x12\x15\n\ragent_version\x18\x06 \x01(\t\x12\x10\n\x08\x63ontract\x18\x07 \x01(\r\x12\x0c\n\x04\x63pus\x18\x08 \x01(\r\x12\x12\n\nmemory_mib\x18\t \x01(\x04\x12\x14\n\x0c\x63lock_unix_s\x18\n \x01(\x01\x12\x12\n\nboottime_s\x18\x0b \x01(\x01\x12\x0f\n\x07stopped\x18\x0c \x01(\x08\"\x1d\n\x0cProbeRequest\x12\r\n\x05\x61gain\x18\x01 \x01(\x08\"M\n\nCapability\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12\x0e\n\x06reason\x18\x03 \x01(\t\x12\x0e\n\x06remedy\x18\x04 \x01(\t\"Z\n\x0c\x46\x61ultSupport\x12\r\n\x05\x66\x61ult\x18\x01 \x01(\t\x12\x11\n\tavailable\x18\x02 \x01(\x08\x12(\n\x07missing\x18\x03 \x03(\x0b\x32\x17.groundfault.v1.Missing\"=\n\x07Missing\x12\x12\n\ncapability\x18\x01 \x01(\t\x12\x0e\n\x06reason\x18\x02 \x01(\t\x12\x0e\n\x06remedy\x18\x03 \x01(\t\"l\n\nProbeReply\x12\x30\n\x0c\x63\x61pabilities\x18\x01 \x03(\x0b\x32\x1a.groundfault.v1.Capability\x12,\n\x06\x66\x61ults\x18\x02 \x03(\x0b\x32\x1c.groundfault.v1.FaultSupport\"A\n\x0bPlanRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x66\x61ult\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\"J\n\x04Step\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12\x11\n\tresources\x18\x03 \x03(\t\x12\x0c\n\x04json\x18\x04 \x01(\t\"\xfd\x02\n\tPlanReply\x12\r\n\x05\x66\x61ult\x18\x01 \x01(\t\x12\x17\n\x0fparameters_json\x18\x02 \x01(\t\x12\x0e\n\x06target\x18\x03 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x04 \x01(\t\x12#\n\x05steps\x18\x05 \x03(\x0b\x32\x14.groundfault.v1.Step\x12\x0e\n\x06\x63overs\x18\x06 \x03(\t\x12\x13\n\x0bnot_covered\x18\x07 \x03(\t\x12\x10\n\x08warnings\x18\x08 \x03(\t\x12\x15\n\roperator_sees\x18\t \x01(\t\x12\x12\n\nreversible\x18\n \x01(\t\x12(\n\x07missing\x18\x0b \x03(\x0b\x32\x17.groundfault.v1.Missing\x12\x33\n\x05risks\x18\x0c \x03(\x0b\x32$.groundfault.v1.PlanReply.RisksEntry\x12\x13\n\x0btarget_json\x18\r \x01(\t\x1a,\n\nRisksEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"S\n\x0c\x41pplyRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\r\n\x05\x66\x61ult\x18\x02 \x01(\t\x12\x17\n\x0fparameters_json\x18\x03 \x01(\t\x12\x0f\n\x07lease_s\x18\x04 \x01(\x01\"}\n\x03Hit\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x0f\n\x07time_us\x18\x02 \x01(\x04\x12\x0b\n\x03pid\x18\x03 \x01(\r\x12\x0b\n\x03tid\x18\x04 \x01(\r\x12\x0c\n\x04\x63omm\x18\x05 \x01(\t\x12\x0c\n\x04\x63\x61ll\x18\x06 \x01(\t\x12\r\n\x05where\x18\x07 \x01(\t\x12\x0e\n\x06\x61nswer\x18\x08 \x01(\t\"M\n\x04Sign\x12\x0c\n\x04kind\x18\x01 \x01(\t\x12\x0c\n\x04what\x18\x02 \x01(\t\x12\x0c\n\x04when\x18\x03 \x01(\t\x12\x0c\n\x04seen\x18\x04 \x01(\x08\x12\r\n\x05\x66ound\x18\x05 \x01(\t\"\x98\x02\n\x08\x45vidence\x12\r\n\x05\x61rmed\x18\x01 \x01(\x08\x12\x0c\n\x04hits\x18\x02 \x01(\x04\x12\x38\n\x08\x63ounters\x18\x03 \x03(\x0b\x32&.groundfault.v1.Evidence.CountersEntry\x12\x0b\n\x03log\x18\x04 \x03(\t\x12\x0f\n\x07log_gap\x18\x05 \x01(\x08\x12\r\n\x05notes\x18\x06 \x03(\t\x12$\n\x07samples\x18\x07 \x03(\x0b\x32\x13.groundfault.v1.Hit\x12\x0c\n\x04lost\x18\x08 \x03(\t\x12#\n\x05signs\x18\t \x03(\x0b\x32\x14.groundfault.v1.Sign\x1a/\n\rCountersEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x03:\x02\x38\x01\"\xb9\x02\n\tInjection\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\r\n\x05\x66\x61ult\x18\x03 \x01(\t\x12\x17\n\x0fparameters_json\x18\x04 \x01(\t\x12$\n\x05state\x18\x05 \x01(\x0e\x32\x15.groundfault.v1.State\x12\x0e\n\x06target\x18\x06 \x01(\t\x12\x0f\n\x07\x62\x61\x63kend\x18\x07 \x01(\t\x12\x0f\n\x07lease_s\x18\x08 \x01(\x01\x12\x14\n\x0c\x65xpires_in_s\x18\t \x01(\x01\x12*\n\x08\x65vidence\x18\n \x01(\x0b\x32\x18.groundfault.v1.Evidence\x12\x0f\n\x07residue\x18\x0b \x03(\t\x12\x0e\n\x06reason\x18\x0c \x01(\t\x12\r\n\x05\x65rror\x18\r \x01(\t\x12\r\n\x05\x61ge_s\x18\x0e \x01(\x01\x12\x11\n\tdata_lost\x18\x0f \x03(\t\",\n\rExtendRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0f\n\x07lease_s\x18\x02 \x01(\x01\"\x83\x01\n\x0eRecoverRequest\x12\x0b\n\x03ids\x18\x01 \x03(\t\x12\x0b\n\x03\x61ll\x18\x02 \x01(\x08\x12\x31\n\x04stop\x18\x03 \x01(\x0e\x32#.groundfault.v1.RecoverRequest.Stop\"$\n\x04Stop\x12\x08\n\x04KEEP\x10\x00\x12\x07\n\x03SET\x10\x01\x12\t\n\x05\x43LEAR\x10\x02\"N\n\x0cRecoverReply\x12-\n\ninjections\x18\x01 \x03(\x0b\x32\x19.groundfault.v1.Injection\x12\x0f\n\x07stopped\x18\x02 \x01(\x08\")\n\x0bListRequest\x12\r\n\x05\x65nded\x18\x01 \x01(\x08\x12\x0b\n\x03ids\x18\x02 \x03(\t\"K\n\tListReply\x12-\n\ninjections\x18\x01 \x03(\x0b\x32\x19.groundfault.v1.Injection\x12\x0f\n\x07stopped\x18\x02 \x01(\x08\".\n\x0cWatchRequest\x12\n\n\x02id\x18\x01 \x01(\t\x12\x12\n\ninterval_s\x18\x02 \x01(\x01\"\x10\n\x0eResidueRequest\"q\n\x0cResidueEntry\x12\x10\n\x08\x63\x61tegory\x18\x01 \x01(\t\x12\x0c\n\x04item\x18\x02 \x01(\t\x12\x0e\n\x06\x62\x65\x66ore\x18\x03 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x04 \x01(\t\x12\x11\n\tinjection\x18\x05 \x01(\t\x12\x0f\n\x07\x66oreign\x18\x06 \x01(\x08\"=\n\x0cResidueReply\x12-\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x1c.groundfault.v1.ResidueEntry\"!\n\x0fSetClockRequest\x12\x0e\n\x06unix_s\x18\x01 \x01(\x01\"<\n\rSetClockReply\x12\x15\n\rbefore_unix_s\x18\x01 \x01(\x01\x12\x14\n\x0c\x61\x66ter_unix_s\x18\x02 \x01(\x01\"7\n\x0eObserveRequest\x12\x12\n\nsigns_json\x18\x01 \x01(\t\x12\x11\n\tmark_json\x18\x02 \x01(\t\"F\n\x0cObserveReply\x12\x11\n\tmark_json\x18\x01 \x01(\t\x12#\n\x05signs\x18\x02 \x03(\x0b\x32\x14.groundfault.v1.Sign*o\n\x05State\x12\x15\n\x11STATE_UNSPECIFIED\x10\x00\x12\x0b\n\x07PLANNED\x10\x01\x12\x0c\n\x08\x41PPLYING\x10\x02\x12\n\n\x06\x41\x43TIVE\x10\x03\x12\x0e\n\nRECOVERING\x10\x04\x12\r\n\tRECOVERED\x10\x05\x12\t\n\x05STUCK\x10\x06\x32\xfe\x05\n\x05\x41gent\x12\x41\n\x05\x46\x61\x63ts\x12\x1c.groundfault.v1.FactsRequest\x1a\x1a.groundfault.v1.FactsReply\x12\x41\n\x05Probe\x12\x1c.groundfault.v1.ProbeRequest\x1a\x1a.groundfault.v1.ProbeReply\x12>\n\x04Plan\x12\x1b.groundfault.v1.PlanRequest\x1a\x19.groundfault.v1.PlanReply\x12@\n\x05\x41pply\x12\x1c.groundfault.v1.ApplyRequest\x1a\x19.groundfault.v1.Injection\x12\x42\n\x06\x45xtend\x12\x1d.groundfault.v1.ExtendRequest\x1a\x19.groundfault.v1.Injection\x12G\n\x07Recover\x12\x1e.groundfault.v1.RecoverRequest\x1a\x1c.groundfault.v1.RecoverReply\x12>\n\x04List\x12\x1b.groundfault.v1.ListRequest\x1a\x19.groundfault.v1.ListReply\x12\x42\n\x05Watch\x12\x1c.groundfault.v1.WatchRequest\x1a\x19.groundfault.v1.Injection0\x01\x12G\n\x07Residue\x12\x1e.groundfault.v1.ResidueRequest\x1a\x1c.groundfault.v1.ResidueReply\x12J\n\x08SetClock\x12\x1f.groundfault.v1.SetClockRequest\x1a\x1d.groundfault.v1.SetClockReply\x12G\n\x07Observe\x12\x1e.groundfault.v1.ObserveRequest\x1a\x1c.groundfault.v1.ObserveReplyb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'node_agent.api.agent_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
+  _globals['_PLANREPLY_RISKSENTRY']._loaded_options = None
+  _globals['_PLANREPLY_RISKSENTRY']._serialized_options = b'8\001'
   _globals['_EVIDENCE_COUNTERSENTRY']._loaded_options = None
   _globals['_EVIDENCE_COUNTERSENTRY']._serialized_options = b'8\001'
-  _globals['_STATE']._serialized_start=2602
-  _globals['_STATE']._serialized_end=2713
+  _globals['_STATE']._serialized_start=3000
+  _globals['_STATE']._serialized_end=3111
   _globals['_ERROR']._serialized_start=46
   _globals['_ERROR']._serialized_end=116
   _globals['_FACTSREQUEST']._serialized_start=118
@@ -56,41 +58,49 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_STEP']._serialized_start=800
   _globals['_STEP']._serialized_end=874
   _globals['_PLANREPLY']._serialized_start=877
-  _globals['_PLANREPLY']._serialized_end=1138
-  _globals['_APPLYREQUEST']._serialized_start=1140
-  _globals['_APPLYREQUEST']._serialized_end=1223
-  _globals['_HIT']._serialized_start=1225
-  _globals['_HIT']._serialized_end=1350
-  _globals['_EVIDENCE']._serialized_start=1353
-  _globals['_EVIDENCE']._serialized_end=1582
-  _globals['_EVIDENCE_COUNTERSENTRY']._serialized_start=1535
-  _globals['_EVIDENCE_COUNTERSENTRY']._serialized_end=1582
-  _globals['_INJECTION']._serialized_start=1585
-  _globals['_INJECTION']._serialized_end=1879
-  _globals['_EXTENDREQUEST']._serialized_start=1881
-  _globals['_EXTENDREQUEST']._serialized_end=1925
-  _globals['_RECOVERREQUEST']._serialized_start=1928
-  _globals['_RECOVERREQUEST']._serialized_end=2059
-  _globals['_RECOVERREQUEST_STOP']._serialized_start=2023
-  _globals['_RECOVERREQUEST_STOP']._serialized_end=2059
-  _globals['_RECOVERREPLY']._serialized_start=2061
-  _globals['_RECOVERREPLY']._serialized_end=2139
-  _globals['_LISTREQUEST']._serialized_start=2141
-  _globals['_LISTREQUEST']._serialized_end=2182
-  _globals['_LISTREPLY']._serialized_start=2184
-  _globals['_LISTREPLY']._serialized_end=2259
-  _globals['_WATCHREQUEST']._serialized_start=2261
-  _globals['_WATCHREQUEST']._serialized_end=2307
-  _globals['_RESIDUEREQUEST']._serialized_start=2309
-  _globals['_RESIDUEREQUEST']._serialized_end=2325
-  _globals['_RESIDUEENTRY']._serialized_start=2327
-  _globals['_RESIDUEENTRY']._serialized_end=2440
-  _globals['_RESIDUEREPLY']._serialized_start=2442
-  _globals['_RESIDUEREPLY']._serialized_end=2503
-  _globals['_SETCLOCKREQUEST']._serialized_start=2505
-  _globals['_SETCLOCKREQUEST']._serialized_end=2538
-  _globals['_SETCLOCKREPLY']._serialized_start=2540
-  _globals['_SETCLOCKREPLY']._serialized_end=2600
-  _globals['_AGENT']._serialized_start=2716
-  _globals['_AGENT']._serialized_end=3409
+  _globals['_PLANREPLY']._serialized_end=1258
+  _globals['_PLANREPLY_RISKSENTRY']._serialized_start=1214
+  _globals['_PLANREPLY_RISKSENTRY']._serialized_end=1258
+  _globals['_APPLYREQUEST']._serialized_start=1260
+  _globals['_APPLYREQUEST']._serialized_end=1343
+  _globals['_HIT']._serialized_start=1345
+  _globals['_HIT']._serialized_end=1470
+  _globals['_SIGN']._serialized_start=1472
+  _globals['_SIGN']._serialized_end=1549
+  _globals['_EVIDENCE']._serialized_start=1552
+  _globals['_EVIDENCE']._serialized_end=1832
+  _globals['_EVIDENCE_COUNTERSENTRY']._serialized_start=1785
+  _globals['_EVIDENCE_COUNTERSENTRY']._serialized_end=1832
+  _globals['_INJECTION']._serialized_start=1835
+  _globals['_INJECTION']._serialized_end=2148
+  _globals['_EXTENDREQUEST']._serialized_start=2150
+  _globals['_EXTENDREQUEST']._serialized_end=2194
+  _globals['_RECOVERREQUEST']._serialized_start=2197
+  _globals['_RECOVERREQUEST']._serialized_end=2328
+  _globals['_RECOVERREQUEST_STOP']._serialized_start=2292
+  _globals['_RECOVERREQUEST_STOP']._serialized_end=2328
+  _globals['_RECOVERREPLY']._serialized_start=2330
+  _globals['_RECOVERREPLY']._serialized_end=2408
+  _globals['_LISTREQUEST']._serialized_start=2410
+  _globals['_LISTREQUEST']._serialized_end=2451
+  _globals['_LISTREPLY']._serialized_start=2453
+  _globals['_LISTREPLY']._serialized_end=2528
+  _globals['_WATCHREQUEST']._serialized_start=2530
+  _globals['_WATCHREQUEST']._serialized_end=2576
+  _globals['_RESIDUEREQUEST']._serialized_start=2578
+  _globals['_RESIDUEREQUEST']._serialized_end=2594
+  _globals['_RESIDUEENTRY']._serialized_start=2596
+  _globals['_RESIDUEENTRY']._serialized_end=2709
+  _globals['_RESIDUEREPLY']._serialized_start=2711
+  _globals['_RESIDUEREPLY']._serialized_end=2772
+  _globals['_SETCLOCKREQUEST']._serialized_start=2774
+  _globals['_SETCLOCKREQUEST']._serialized_end=2807
+  _globals['_SETCLOCKREPLY']._serialized_start=2809
+  _globals['_SETCLOCKREPLY']._serialized_end=2869
+  _globals['_OBSERVEREQUEST']._serialized_start=2871
+  _globals['_OBSERVEREQUEST']._serialized_end=2926
+  _globals['_OBSERVEREPLY']._serialized_start=2928
+  _globals['_OBSERVEREPLY']._serialized_end=2998
+  _globals['_AGENT']._serialized_start=3114
+  _globals['_AGENT']._serialized_end=3880
 # @@protoc_insertion_point(module_scope)

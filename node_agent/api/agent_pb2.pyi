@@ -137,7 +137,14 @@ class Step(_message.Message):
     def __init__(self, kind: _Optional[str] = ..., description: _Optional[str] = ..., resources: _Optional[_Iterable[str]] = ..., json: _Optional[str] = ...) -> None: ...
 
 class PlanReply(_message.Message):
-    __slots__ = ("fault", "parameters_json", "target", "backend", "steps", "covers", "not_covered", "warnings", "operator_sees", "reversible", "missing")
+    __slots__ = ("fault", "parameters_json", "target", "backend", "steps", "covers", "not_covered", "warnings", "operator_sees", "reversible", "missing", "risks", "target_json")
+    class RisksEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     FAULT_FIELD_NUMBER: _ClassVar[int]
     PARAMETERS_JSON_FIELD_NUMBER: _ClassVar[int]
     TARGET_FIELD_NUMBER: _ClassVar[int]
@@ -149,6 +156,8 @@ class PlanReply(_message.Message):
     OPERATOR_SEES_FIELD_NUMBER: _ClassVar[int]
     REVERSIBLE_FIELD_NUMBER: _ClassVar[int]
     MISSING_FIELD_NUMBER: _ClassVar[int]
+    RISKS_FIELD_NUMBER: _ClassVar[int]
+    TARGET_JSON_FIELD_NUMBER: _ClassVar[int]
     fault: str
     parameters_json: str
     target: str
@@ -160,7 +169,9 @@ class PlanReply(_message.Message):
     operator_sees: str
     reversible: str
     missing: _containers.RepeatedCompositeFieldContainer[Missing]
-    def __init__(self, fault: _Optional[str] = ..., parameters_json: _Optional[str] = ..., target: _Optional[str] = ..., backend: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., covers: _Optional[_Iterable[str]] = ..., not_covered: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., operator_sees: _Optional[str] = ..., reversible: _Optional[str] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ...) -> None: ...
+    risks: _containers.ScalarMap[str, str]
+    target_json: str
+    def __init__(self, fault: _Optional[str] = ..., parameters_json: _Optional[str] = ..., target: _Optional[str] = ..., backend: _Optional[str] = ..., steps: _Optional[_Iterable[_Union[Step, _Mapping]]] = ..., covers: _Optional[_Iterable[str]] = ..., not_covered: _Optional[_Iterable[str]] = ..., warnings: _Optional[_Iterable[str]] = ..., operator_sees: _Optional[str] = ..., reversible: _Optional[str] = ..., missing: _Optional[_Iterable[_Union[Missing, _Mapping]]] = ..., risks: _Optional[_Mapping[str, str]] = ..., target_json: _Optional[str] = ...) -> None: ...
 
 class ApplyRequest(_message.Message):
     __slots__ = ("id", "fault", "parameters_json", "lease_s")
@@ -194,8 +205,22 @@ class Hit(_message.Message):
     answer: str
     def __init__(self, sequence: _Optional[int] = ..., time_us: _Optional[int] = ..., pid: _Optional[int] = ..., tid: _Optional[int] = ..., comm: _Optional[str] = ..., call: _Optional[str] = ..., where: _Optional[str] = ..., answer: _Optional[str] = ...) -> None: ...
 
+class Sign(_message.Message):
+    __slots__ = ("kind", "what", "when", "seen", "found")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    WHEN_FIELD_NUMBER: _ClassVar[int]
+    SEEN_FIELD_NUMBER: _ClassVar[int]
+    FOUND_FIELD_NUMBER: _ClassVar[int]
+    kind: str
+    what: str
+    when: str
+    seen: bool
+    found: str
+    def __init__(self, kind: _Optional[str] = ..., what: _Optional[str] = ..., when: _Optional[str] = ..., seen: _Optional[bool] = ..., found: _Optional[str] = ...) -> None: ...
+
 class Evidence(_message.Message):
-    __slots__ = ("armed", "hits", "counters", "log", "log_gap", "notes", "samples")
+    __slots__ = ("armed", "hits", "counters", "log", "log_gap", "notes", "samples", "lost", "signs")
     class CountersEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -210,6 +235,8 @@ class Evidence(_message.Message):
     LOG_GAP_FIELD_NUMBER: _ClassVar[int]
     NOTES_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    SIGNS_FIELD_NUMBER: _ClassVar[int]
     armed: bool
     hits: int
     counters: _containers.ScalarMap[str, int]
@@ -217,10 +244,12 @@ class Evidence(_message.Message):
     log_gap: bool
     notes: _containers.RepeatedScalarFieldContainer[str]
     samples: _containers.RepeatedCompositeFieldContainer[Hit]
-    def __init__(self, armed: _Optional[bool] = ..., hits: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., log: _Optional[_Iterable[str]] = ..., log_gap: _Optional[bool] = ..., notes: _Optional[_Iterable[str]] = ..., samples: _Optional[_Iterable[_Union[Hit, _Mapping]]] = ...) -> None: ...
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    signs: _containers.RepeatedCompositeFieldContainer[Sign]
+    def __init__(self, armed: _Optional[bool] = ..., hits: _Optional[int] = ..., counters: _Optional[_Mapping[str, int]] = ..., log: _Optional[_Iterable[str]] = ..., log_gap: _Optional[bool] = ..., notes: _Optional[_Iterable[str]] = ..., samples: _Optional[_Iterable[_Union[Hit, _Mapping]]] = ..., lost: _Optional[_Iterable[str]] = ..., signs: _Optional[_Iterable[_Union[Sign, _Mapping]]] = ...) -> None: ...
 
 class Injection(_message.Message):
-    __slots__ = ("id", "node", "fault", "parameters_json", "state", "target", "backend", "lease_s", "expires_in_s", "evidence", "residue", "reason", "error", "age_s")
+    __slots__ = ("id", "node", "fault", "parameters_json", "state", "target", "backend", "lease_s", "expires_in_s", "evidence", "residue", "reason", "error", "age_s", "data_lost")
     ID_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     FAULT_FIELD_NUMBER: _ClassVar[int]
@@ -235,6 +264,7 @@ class Injection(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     ERROR_FIELD_NUMBER: _ClassVar[int]
     AGE_S_FIELD_NUMBER: _ClassVar[int]
+    DATA_LOST_FIELD_NUMBER: _ClassVar[int]
     id: str
     node: str
     fault: str
@@ -249,7 +279,8 @@ class Injection(_message.Message):
     reason: str
     error: str
     age_s: float
-    def __init__(self, id: _Optional[str] = ..., node: _Optional[str] = ..., fault: _Optional[str] = ..., parameters_json: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., target: _Optional[str] = ..., backend: _Optional[str] = ..., lease_s: _Optional[float] = ..., expires_in_s: _Optional[float] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., residue: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., error: _Optional[str] = ..., age_s: _Optional[float] = ...) -> None: ...
+    data_lost: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., node: _Optional[str] = ..., fault: _Optional[str] = ..., parameters_json: _Optional[str] = ..., state: _Optional[_Union[State, str]] = ..., target: _Optional[str] = ..., backend: _Optional[str] = ..., lease_s: _Optional[float] = ..., expires_in_s: _Optional[float] = ..., evidence: _Optional[_Union[Evidence, _Mapping]] = ..., residue: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., error: _Optional[str] = ..., age_s: _Optional[float] = ..., data_lost: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExtendRequest(_message.Message):
     __slots__ = ("id", "lease_s")
@@ -348,3 +379,19 @@ class SetClockReply(_message.Message):
     before_unix_s: float
     after_unix_s: float
     def __init__(self, before_unix_s: _Optional[float] = ..., after_unix_s: _Optional[float] = ...) -> None: ...
+
+class ObserveRequest(_message.Message):
+    __slots__ = ("signs_json", "mark_json")
+    SIGNS_JSON_FIELD_NUMBER: _ClassVar[int]
+    MARK_JSON_FIELD_NUMBER: _ClassVar[int]
+    signs_json: str
+    mark_json: str
+    def __init__(self, signs_json: _Optional[str] = ..., mark_json: _Optional[str] = ...) -> None: ...
+
+class ObserveReply(_message.Message):
+    __slots__ = ("mark_json", "signs")
+    MARK_JSON_FIELD_NUMBER: _ClassVar[int]
+    SIGNS_FIELD_NUMBER: _ClassVar[int]
+    mark_json: str
+    signs: _containers.RepeatedCompositeFieldContainer[Sign]
+    def __init__(self, mark_json: _Optional[str] = ..., signs: _Optional[_Iterable[_Union[Sign, _Mapping]]] = ...) -> None: ...

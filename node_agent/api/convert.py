@@ -21,6 +21,7 @@ from node_agent.errors import AgentError, Refusal
 from node_agent.fault import Capability, Evidence, Facts, Hit, Missing
 from node_agent.injection import InjectionState, InjectionView, Plan
 from node_agent.residue import Difference
+from node_agent.signs import SignSeen
 from node_agent.version import CONTRACT
 
 MAX_TEXT = 1000
@@ -90,7 +91,13 @@ def plan_message(plan: Plan) -> pb.PlanReply:
         operator_sees=plan.fault.operator_sees,
         reversible=plan.fault.reversible,
         missing=_missing(plan.missing),
+        risks=plan.notes.risks,
+        target_json=plan.target.model_dump_json() if plan.target else "",
     )
+
+
+def sign_messages(signs: Iterable[SignSeen]) -> list[pb.Sign]:
+    return [pb.Sign(**sign.model_dump()) for sign in signs]
 
 
 def injection_message(view: InjectionView) -> pb.Injection:
@@ -104,6 +111,8 @@ def injection_message(view: InjectionView) -> pb.Injection:
             log_gap=view.evidence.log_gap,
             notes=view.evidence.notes,
             samples=[pb.Hit(**hit.model_dump()) for hit in view.evidence.samples],
+            lost=view.evidence.lost,
+            signs=sign_messages(view.evidence.signs),
         )
     return pb.Injection(
         id=view.id,
@@ -120,6 +129,7 @@ def injection_message(view: InjectionView) -> pb.Injection:
         reason=view.reason,
         error=view.error,
         age_s=view.age_s,
+        data_lost=view.data_lost,
     )
 
 
@@ -150,15 +160,18 @@ def parameters_of(text: str) -> dict[str, Any]:
     """The parameters of a request. Raises :class:`Refusal` for anything but a JSON object of finite numbers."""
     if not text:
         return {}
-    try:
-        value = json.loads(text, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise Refusal(
-            f"the parameters are not JSON: {error}", field="parameters", allowed="a JSON object"
-        ) from None
+    value = json_of(text, "parameters")
     if not isinstance(value, dict):
         raise Refusal("the parameters are not a JSON object", field="parameters", allowed="a JSON object")
     return value
+
+
+def json_of(text: str, field: str) -> object:
+    """What a JSON text says. Raises :class:`Refusal` naming the field."""
+    try:
+        return json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(f"the {field} are not JSON: {error}", field=field, allowed="JSON") from None
 
 
 def _no_constant(name: str) -> float:
@@ -198,7 +211,13 @@ def plan_view(message: pb.PlanReply) -> PlanView:
         operator_sees=message.operator_sees,
         reversible=message.reversible,
         missing=_missing_of(message.missing),
+        risks=dict(message.risks),
+        target_data=_object(message.target_json),
     )
+
+
+def signs_seen(messages: Iterable[pb.Sign]) -> tuple[SignSeen, ...]:
+    return tuple(SignSeen(**{name: getattr(m, name) for name in SignSeen.model_fields}) for m in messages)
 
 
 def injection_view(message: pb.Injection) -> InjectionView:
@@ -212,6 +231,8 @@ def injection_view(message: pb.Injection) -> InjectionView:
             log_gap=message.evidence.log_gap,
             notes=tuple(message.evidence.notes),
             samples=tuple(_hit_of(hit) for hit in message.evidence.samples),
+            lost=tuple(message.evidence.lost),
+            signs=signs_seen(message.evidence.signs),
         )
     return InjectionView(
         id=message.id,
@@ -226,6 +247,7 @@ def injection_view(message: pb.Injection) -> InjectionView:
         age_s=message.age_s,
         evidence=evidence,
         residue=tuple(message.residue),
+        data_lost=tuple(message.data_lost),
         reason=message.reason,
         error=message.error,
     )

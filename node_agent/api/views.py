@@ -70,6 +70,8 @@ class PlanView(_View):
     operator_sees: str
     reversible: str
     missing: tuple[Missing, ...]
+    risks: Mapping[str, str] = {}
+    target_data: Mapping[str, Any] = {}
 
 
 class InjectionList(_View):

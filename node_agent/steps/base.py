@@ -80,6 +80,12 @@ class Step(BaseModel):
         """
         raise NotImplementedError
 
+    def heal(self, host: Host, undo: Undo | None) -> tuple[str, ...]:
+        """After every step of the injection is reverted: bring back what the fault made the system itself do, such
+        as a file system that went read-only. Returns which data are lost for good. Twice equals once.
+        """
+        return ()
+
     def leftovers(self, reader: Reader, undo: Undo | None) -> tuple[str, ...]:
         """What kernel state still shows of this step; empty when it is gone."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Getting at one node: a shell, its logs, its power switch."""
+"""Getting at one node: a shell, its logs."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import click
 
 from labctl.cli.base import LabCommand, pass_session
-from labctl.cli.lab import has_agent
 from labctl.cli.options import node_argument
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, LabError, UnsupportedError
 from labctl.lab.footprint import UNIT
 from labctl.lab.model import Node
 from labctl.lab.openssh import ssh_argv
-from labctl.progress import Progress
 
 LOGS_TIMEOUT_S = 120.0
 SSH_BROKE = 255
@@ -29,17 +26,6 @@ _CONTROL = re.compile(
     r"|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?"  # operating system commands
     r"|\x1b[ -/]*[0-~]|[\x00-\x08\x0b-\x1f\x7f]"
 )
-
-
-@runtime_checkable
-class PowerSwitch(Protocol):
-    """A provider whose nodes can lose power."""
-
-    def power_off(self, name: str) -> None:
-        """Cut the power: no shutdown."""
-
-    def power_on(self, name: str, progress: Progress) -> None:
-        """Boot it from its disks as they are."""
 
 
 @click.command(
@@ -136,28 +122,4 @@ def console_text(path: Path) -> str:
     return _CONTROL.sub("", raw.decode(errors="replace").replace("\r\n", "\n"))
 
 
-@click.command("power", cls=LabCommand)
-@node_argument()
-@click.argument("action", type=click.Choice(["off", "on", "cycle"]))
-@pass_session
-def power(session: Session, node: str, action: str) -> int:
-    """Cut a node's power, without a shutdown, or give it back."""
-    found = session.node(node)
-    provider = session.provider()
-    if not isinstance(provider, PowerSwitch):
-        raise UnsupportedError(
-            f"provider {provider.kind} cannot switch the power of {node}", "use the machine's own management"
-        )
-    if action in ("off", "cycle"):
-        provider.power_off(node)
-    if action in ("on", "cycle"):
-        provider.power_on(node, session.progress)
-        if has_agent(session, found) is not False:
-            with session.progress.task(f"waiting for the agent of {node}"):
-                session.tools.ready(session.lab)(found)
-    state = "off" if action == "off" else "on"
-    session.answer({"node": node, "power": state}, f"{node} is {state}")
-    return ExitCode.PASS
-
-
-COMMANDS = (ssh, logs, power)
+COMMANDS = (ssh, logs)

@@ -8,6 +8,8 @@ known_hosts = "known_hosts"        # default: ~/.ssh/known_hosts; relative to th
 port = 22
 agent_port = 7443
 labels = { rack = "b2" }
+# Its management controller, for `labctl power`; the password stays out of this file
+bmc = { url = "https://db1-bmc.example", user = "lab", password_file = "~/.bmc", verify = "bmc-ca.pem" }
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from labctl.errors import UsageError
 from labctl.invalid import first_problem
 from labctl.lab.model import NODE_NAME, Node
+from labctl.power.model import Bmc
 
 
 class HostEntry(BaseModel):
@@ -36,6 +39,7 @@ class HostEntry(BaseModel):
     known_hosts: Path | None = None
     agent_port: int = Field(default=7443, ge=1, le=65535)
     labels: Mapping[str, str] = Field(default_factory=dict)
+    bmc: Bmc | None = None
 
     @field_validator("address")
     @classmethod
@@ -106,6 +110,7 @@ def _node(name: str, entry: HostEntry, base: Path) -> Node:
         known_hosts=_beside(entry.known_hosts, base),
         agent_port=entry.agent_port,
         labels=dict(entry.labels),
+        bmc=entry.bmc.beside(base) if entry.bmc else None,
     )
 
 

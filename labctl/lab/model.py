@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Protocol
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from labctl.power.model import Bmc, Power
 from labctl.progress import Progress
 
 NODE_NAME = r"^[a-z][a-z0-9-]{0,30}$"
@@ -36,6 +37,8 @@ class Node(BaseModel):
     known_hosts: Path | None = None
     agent_port: int = 7443
     labels: Mapping[str, str] = Field(default_factory=dict)
+    bmc: Bmc | None = None
+    """Its management controller, where the inventory names one."""
 
 
 class LabOptions(BaseModel):
@@ -98,3 +101,6 @@ class Provider(Protocol):
 
     def console(self, name: str) -> Path | None:
         """The file with the serial console of a node, where the provider has one."""
+
+    def power(self, name: str) -> Power:
+        """A node's power switch. Raises :class:`labctl.errors.UnsupportedError` where it has none."""

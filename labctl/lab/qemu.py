@@ -19,6 +19,7 @@ from labctl.lab.model import LabOptions, Node, NodeStatus, Ready
 from labctl.lab.qmp import Qmp
 from labctl.lab.state import Ports, Record
 from labctl.lab.tools import need
+from labctl.power.qemu import QemuPower
 from labctl.progress import Progress, SilentProgress
 
 _LOCK_S = 1800.0
@@ -109,6 +110,14 @@ class QemuLab:
     def qmp(self, name: str) -> Qmp:
         """A connection to the QEMU of a running node: a context manager, to be closed soon (QEMU serves one)."""
         return Qmp(self._machine(name).places.qmp)
+
+    def power(self, name: str) -> QemuPower:
+        """The power switch of a node."""
+        return QemuPower(self, name)
+
+    def runs(self, name: str) -> bool:
+        """Whether a node's machine runs. Asks the kernel."""
+        return machine.pid(self._machine(name)) is not None
 
     def power_off(self, name: str) -> None:
         """Pull the plug of a node: its process is killed, and what it had not flushed is lost."""

@@ -1,6 +1,7 @@
 """The provider `ssh`: hosts that somebody owns, taken into a lab from an inventory.
 
-They are never started, stopped, reset or given a new clock; the lab only knows how to reach them.
+They are never reset or given a new clock, and only `labctl power` starts or stops them; the lab knows how to reach
+them.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from labctl.lab import footprint as at
 from labctl.lab.files import write_atomic
 from labctl.lab.model import LabOptions, Node, NodeStatus, Ready
 from labctl.lab.remote import Remote, connected
+from labctl.power.model import Power
 from labctl.progress import Progress
 
 PROBE_TIMEOUT_S = 5.0
@@ -130,6 +132,18 @@ class SshLab:
     def console(self, name: str) -> Path | None:
         """None: the console of a real host is not ours to read."""
         return None
+
+    def power(self, name: str) -> Power:
+        """By the host's management controller. Raises :class:`UnsupportedError` where the inventory has none."""
+        from labctl.power.redfish import RedfishPower
+
+        bmc = next(node.bmc for node in self.nodes() if node.name == name)
+        if bmc is None:
+            raise UnsupportedError(
+                f"{name}: the inventory names no management controller that could switch its power",
+                f"add bmc = {{ url, user, password_file }} to nodes.{name}, then: labctl up --inventory FILE",
+            )
+        return RedfishPower(name, bmc)
 
 
 def _status(node: Node) -> NodeStatus:

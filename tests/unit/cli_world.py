@@ -21,7 +21,8 @@ from labctl.lab.remote import Remote
 from labctl.lab.selfcheck import Check
 from labctl.lab.ssh import SshLab
 from labctl.pki import LabAuthority
-from labctl.progress import Progress
+from labctl.power.model import PowerState
+from labctl.progress import Progress, Task
 from labctl.transport.base import ClosingTransport, ConnectError, Kind, NoAnswerError, answered_error
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.convert import error_message
@@ -95,11 +96,32 @@ class ToyLab:
     def console(self, name: str) -> Path | None:
         return self.console_file
 
-    def power_off(self, name: str) -> None:
-        self.calls.append(f"off {name}")
+    def power(self, name: str) -> ToyPower:
+        return ToyPower(self, name)
 
-    def power_on(self, name: str, progress: Progress) -> None:
-        self.calls.append(f"on {name}")
+
+@dataclass
+class ToyPower:
+    """The power switch of a machine that is a switch."""
+
+    lab: ToyLab
+    what: str
+    real: bool = False
+
+    def state(self) -> PowerState:
+        return "off" if self.what in self.lab.off else "on"
+
+    def off(self, graceful: bool, task: Task) -> bool:
+        self.lab.calls.append(f"{'shutdown' if graceful else 'off'} {self.what}")
+        was_on = self.state() == "on"
+        self.lab.off.add(self.what)
+        return was_on
+
+    def on(self, task: Task) -> bool:
+        self.lab.calls.append(f"on {self.what}")
+        was_off = self.state() == "off"
+        self.lab.off.discard(self.what)
+        return was_off
 
 
 @dataclass

@@ -1,0 +1,72 @@
+"""The power switch of a virtual machine of the lab."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from labctl.errors import LabError
+from labctl.lab.qmp import Qmp
+from labctl.power.model import PowerState
+from labctl.progress import Progress, SilentProgress, Task
+
+GRACEFUL_S = 180.0
+_POLL_S = 0.1
+
+
+class Machines(Protocol):
+    """What is asked of :class:`labctl.lab.qemu.QemuLab`."""
+
+    def runs(self, name: str) -> bool: ...
+    def power_off(self, name: str) -> None: ...
+    def power_on(self, name: str, progress: Progress | None = None) -> None: ...
+    def qmp(self, name: str) -> Qmp: ...
+
+
+class QemuPower:
+    """See :class:`labctl.power.model.Power`."""
+
+    real = False
+
+    def __init__(
+        self, lab: Machines, name: str, clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self._lab, self._name, self._clock, self._sleep = lab, name, clock, sleep
+        self.what = name
+
+    def state(self) -> PowerState:
+        """Whether its process runs."""
+        return "on" if self._lab.runs(self._name) else "off"
+
+    def off(self, graceful: bool, task: Task) -> bool:
+        """End the process, or press the power button and wait for the guest's shutdown."""
+        if not self._lab.runs(self._name):
+            return False
+        if graceful:
+            self._press(task)
+        else:
+            self._lab.power_off(self._name)
+        return True
+
+    def on(self, task: Task) -> bool:
+        """Boot it, and wait until it is up."""
+        if self._lab.runs(self._name):
+            return False
+        task.update("booting")
+        self._lab.power_on(self._name, SilentProgress())
+        return True
+
+    def _press(self, task: Task) -> None:
+        with self._lab.qmp(self._name) as qmp:
+            qmp.execute("system_powerdown")
+        task.update("shutting down")
+        deadline = self._clock() + GRACEFUL_S
+        while self._lab.runs(self._name):
+            if self._clock() >= deadline:
+                raise LabError(
+                    f"{self._name} did not shut down within {GRACEFUL_S:g} s of its power button",
+                    f"labctl power {self._name} off pulls the plug",
+                )
+            self._sleep(_POLL_S)

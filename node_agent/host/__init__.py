@@ -75,6 +75,25 @@ class LoopInfo:
     backing: str
 
 
+@dataclass(frozen=True)
+class Mounted:
+    """A mounted file system, and what mounts it again: `options` are for `mount -o`. `device` is "major:minor"."""
+
+    source: str
+    target: str
+    fstype: str
+    options: str
+    device: str
+
+
+@dataclass(frozen=True)
+class Repair:
+    """What was done to bring a file system back, a line each, and which data are lost for good."""
+
+    done: tuple[str, ...]
+    lost: tuple[str, ...]
+
+
 class DmReader(Protocol):
     """Reading device mapper. Names are the part after /dev/mapper/."""
 
@@ -201,6 +220,38 @@ class Bpf(BpfReader, Protocol):
         """Take a rule out, and detach what no other rule needs. Absent is fine."""
 
 
+class FilesystemsReader(Protocol):
+    """Looking at mounted file systems, and at what repairs have found."""
+
+    def mounted(self, target: str) -> Mounted | None:
+        """What is mounted at a place; None where nothing is."""
+
+    def ailments(self, mounted: Mounted) -> Mapping[str, str]:
+        """What is wrong with it, by kind, a line each; empty when it is well. Tries a write without a trace."""
+
+    def lost(self, name: str) -> tuple[str, ...]:
+        """Which data the repairs of that name found to be lost. Outlasts the agent and a reboot."""
+
+    def unfinished(self, name: str) -> tuple[str, ...]:
+        """What a repair of that name has begun and not brought to its end."""
+
+    def identity(self, target: str) -> str:
+        """The UUID of the file system mounted at a place, which answers even where its disk is dead."""
+
+    def identity_on(self, path: str, offset: int) -> str:
+        """The UUID of the file system that begins at `offset` bytes of a device; empty where none does."""
+
+
+class Filesystems(FilesystemsReader, Protocol):
+    """Bringing them back."""
+
+    def repair(self, name: str, wanted: Mounted) -> Repair:
+        """Unmount, check, mount as `wanted`, with the services that use it stopped meanwhile. Twice equals once.
+
+        Raises OSError or :class:`CommandError`; EBUSY says who uses it and cannot be stopped.
+        """
+
+
 class Reader(Protocol):
     """The machine, read only."""
 
@@ -216,6 +267,8 @@ class Reader(Protocol):
     def helpers(self) -> HelpersReader: ...
     @property
     def bpf(self) -> BpfReader: ...
+    @property
+    def filesystems(self) -> FilesystemsReader: ...
     def read_text(self, path: str) -> str:
         """A whole text file. Raises OSError."""
 
@@ -252,6 +305,8 @@ class Host(Protocol):
     def helpers(self) -> Helpers: ...
     @property
     def bpf(self) -> Bpf: ...
+    @property
+    def filesystems(self) -> Filesystems: ...
     def read_text(self, path: str) -> str: ...
     def exists(self, path: str) -> bool: ...
     def listdir(self, path: str) -> Sequence[str]: ...

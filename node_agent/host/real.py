@@ -14,6 +14,7 @@ from ebpf.loader.engine import Engine
 from node_agent.host import CommandError, FileInfo
 from node_agent.host.disk import Disks
 from node_agent.host.dm import DeviceMapper
+from node_agent.host.filesystem import FileSystems
 from node_agent.host.helpers import HelperProcesses
 from node_agent.host.log import KernelLog
 from node_agent.host.loop import LoopDevices
@@ -31,6 +32,7 @@ class RealHost:
         self.log = KernelLog()
         self.helpers = HelperProcesses()
         self.bpf = Engine()
+        self.filesystems = FileSystems()
 
     def read_text(self, path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="surrogateescape")

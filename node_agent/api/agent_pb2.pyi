@@ -395,3 +395,51 @@ class ObserveReply(_message.Message):
     mark_json: str
     signs: _containers.RepeatedCompositeFieldContainer[Sign]
     def __init__(self, mark_json: _Optional[str] = ..., signs: _Optional[_Iterable[_Union[Sign, _Mapping]]] = ...) -> None: ...
+
+class PrepareDiskRequest(_message.Message):
+    __slots__ = ("name", "device", "size_mib", "file", "mount", "format", "erase", "undo")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    SIZE_MIB_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    MOUNT_FIELD_NUMBER: _ClassVar[int]
+    FORMAT_FIELD_NUMBER: _ClassVar[int]
+    ERASE_FIELD_NUMBER: _ClassVar[int]
+    UNDO_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    device: str
+    size_mib: int
+    file: str
+    mount: str
+    format: str
+    erase: bool
+    undo: bool
+    def __init__(self, name: _Optional[str] = ..., device: _Optional[str] = ..., size_mib: _Optional[int] = ..., file: _Optional[str] = ..., mount: _Optional[str] = ..., format: _Optional[str] = ..., erase: _Optional[bool] = ..., undo: _Optional[bool] = ...) -> None: ...
+
+class PreparedDisk(_message.Message):
+    __slots__ = ("name", "source", "device", "sectors", "filesystem", "mount", "file", "problem")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    SECTORS_FIELD_NUMBER: _ClassVar[int]
+    FILESYSTEM_FIELD_NUMBER: _ClassVar[int]
+    MOUNT_FIELD_NUMBER: _ClassVar[int]
+    FILE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    source: str
+    device: str
+    sectors: int
+    filesystem: str
+    mount: str
+    file: bool
+    problem: str
+    def __init__(self, name: _Optional[str] = ..., source: _Optional[str] = ..., device: _Optional[str] = ..., sectors: _Optional[int] = ..., filesystem: _Optional[str] = ..., mount: _Optional[str] = ..., file: _Optional[bool] = ..., problem: _Optional[str] = ...) -> None: ...
+
+class PrepareDiskReply(_message.Message):
+    __slots__ = ("disks", "changed")
+    DISKS_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    disks: _containers.RepeatedCompositeFieldContainer[PreparedDisk]
+    changed: bool
+    def __init__(self, disks: _Optional[_Iterable[_Union[PreparedDisk, _Mapping]]] = ..., changed: _Optional[bool] = ...) -> None: ...

@@ -109,8 +109,11 @@ class Dm(DmReader, Protocol):
     def has_target(self, kind: str) -> bool:
         """Whether the kernel has a target of this kind. Loads its module."""
 
-    def create(self, name: str, table: Sequence[DmTarget]) -> DmInfo:
-        """Make a device and resume it. A device of that name with the same table is left as it is."""
+    def create(self, name: str, table: Sequence[DmTarget], *, public: bool = False) -> DmInfo:
+        """Make a device and resume it. A device of that name with the same table is left as it is.
+
+        `public`: for people, so that udev looks into it and gives it its links.
+        """
 
     def swap(self, name: str, table: Sequence[DmTarget]) -> None:
         """Replace the live table under I/O, in one suspend and resume. Bounded; on failure the old one stays."""

@@ -38,6 +38,9 @@ _F_DATA_OUT, _F_DEFERRED = 1 << 16, 1 << 17
 _UDEV_HANDS_OFF = (0x0001 | 0x0002 | 0x0004 | 0x0008 | 0x0040) << 16
 """No rules but the core ones, this is the primary event: blkid would hold the device and read what must fail."""
 
+_UDEV_PUBLIC = 0x0040 << 16
+"""This is the primary event: all rules run."""
+
 _SWAP_S, _REMOVE_S, _NODE_S = 10.0, 5.0, 2.0
 _MAX_REPLY = 1 << 22
 
@@ -95,7 +98,7 @@ class DeviceMapper:
             return error.errno == errno.ENOTTY
         return True
 
-    def create(self, name: str, table: Sequence[DmTarget]) -> DmInfo:
+    def create(self, name: str, table: Sequence[DmTarget], *, public: bool = False) -> DmInfo:
         """Make a device and resume it. A device of that name with the same table is left as it is."""
         if len(name.encode()) > _NAME_BYTES:
             raise OSError(errno.ENAMETOOLONG, f"device-mapper name of more than {_NAME_BYTES} bytes", name)
@@ -107,14 +110,14 @@ class DeviceMapper:
         _call(_CREATE, name)
         try:
             _load(name, table)
-            info = self._started(name)
+            info = self._started(name, _UDEV_PUBLIC if public else _UDEV_HANDS_OFF)
         except OSError:
             self.remove(name)
             raise
         return info
 
-    def _started(self, name: str) -> DmInfo:
-        reply = _call(_SUSPEND, name, event=_UDEV_HANDS_OFF)
+    def _started(self, name: str, event: int) -> DmInfo:
+        reply = _call(_SUSPEND, name, event=event)
         _wait_for_node(Path("/dev") / f"dm-{os.minor(reply.device)}")
         return DmInfo(name, reply.number, reply.open_count, False)
 

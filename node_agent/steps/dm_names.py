@@ -1,7 +1,11 @@
 """Names in the tables of a plan, and the numbers the kernel wants in their place.
 
-A plan is made before its devices exist, so its tables say `dm:NAME` for a device-mapper device and `loop:NAME` for
-the loop device over one. At the time of the change these become "major:minor".
+A plan is made before its devices exist, so its tables say `dm:NAME` for a device-mapper device, `loop:NAME` for
+the loop device over one, and `loop:/PATH` for the loop device over a file. At the time of the change these become
+"major:minor".
+
+A disk may have several levels: a fault of the whole disk pushes the table that was live down into a device of its
+own, named `…-below`, and stands above it. Faults of ranges of a disk live in the table of its lowest level.
 """
 
 from __future__ import annotations
@@ -45,6 +49,34 @@ def lines_of(table: Iterable[DmTarget]) -> tuple[TableLine, ...]:
     return tuple(TableLine.of(target) for target in table)
 
 
+BELOW = "-below"
+"""How the name of a device ends that has the table a disk had before a fault was put on top of it."""
+
+
+def levels(reader: Reader, disk: str) -> tuple[str, ...]:
+    """The devices that make a disk up, from the one that is used down to the one whose table leads to the medium.
+
+    Between two levels may stand any devices of the injection that put the upper one there. Raises OSError where
+    there is no such disk.
+    """
+    made = made_devices(reader)
+    found = [disk]
+    while True:
+        leads_to = {
+            made[word] for line in reader.dm.table(found[-1]) for word in line.args.split() if word in made
+        }
+        below = [
+            name
+            for name in made.values()
+            if name.endswith(BELOW)
+            and name not in found
+            and any(device.startswith(name.removesuffix(BELOW) + "-") for device in leads_to)
+        ]
+        if not below:
+            return tuple(found)
+        found.append(below[0])
+
+
 def node_path(number: str) -> str:
     """The device node devtmpfs has for device-mapper device "major:minor"."""
     return f"/dev/dm-{number.partition(':')[2]}"
@@ -56,6 +88,9 @@ def numbers(reader: Reader, lines: Iterable[TableLine]) -> dict[str, str]:
     found: dict[str, str] = {}
     for word in sorted(words):
         kind, _, name = word.partition(":")
+        if name.startswith("/"):
+            found |= {word: loop.number for loop in reader.loop.list() if loop.backing == name}
+            continue
         info = reader.dm.info(name)
         if info is None:
             continue
@@ -82,14 +117,19 @@ def made_devices(reader: Reader) -> dict[str, str]:
     """Names of the devices that injections made, by "major:minor"; a loop device has the name of what is below."""
     made = {info.number: info.name for info in reader.dm.list() if info.name.startswith(TAG_PREFIX)}
     by_node = {node_path(number): name for number, name in made.items()}
-    return made | {loop.number: by_node[loop.backing] for loop in reader.loop.list() if loop.backing in by_node}
+    for loop in reader.loop.list():
+        file = loop.backing.rsplit("/", 1)[-1]
+        if loop.backing in by_node:
+            made[loop.number] = by_node[loop.backing]
+        elif file.startswith(TAG_PREFIX):
+            made[loop.number] = file
+    return made
 
 
 def holder_of(target: DmTarget, made: Mapping[str, str]) -> str:
     """The device of an injection that a line leads to; empty for a plain linear line to a disk.
 
-    A kind other than linear is answered with its name: whoever made it, it is not plain.
+    A kind other than linear that leads to none is answered with its name: whoever made it, it is not plain.
     """
-    if target.kind != "linear":
-        return target.kind
-    return made.get(target.args.split()[0], "")
+    ours = next((made[word] for word in target.args.split() if word in made), "")
+    return ours or ("" if target.kind == "linear" else target.kind)

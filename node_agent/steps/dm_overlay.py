@@ -8,13 +8,14 @@ from typing import Literal
 from node_agent.errors import ConflictError
 from node_agent.host import DmTarget, Host, Reader
 from node_agent.steps.base import Resource, Step, Undo
-from node_agent.steps.dm_names import TableLine, holder_of, made_devices, numbers, resolved
-from node_agent.steps.dm_tables import Table, cut_out, length_of, merge, put_in
+from node_agent.steps.dm_names import TableLine, holder_of, levels, made_devices, numbers, resolved
+from node_agent.steps.dm_tables import Table, cut_out, length_of, merge, put_in, touching
 
 
 class DmOverlay(Step):
     """Swaps a table in which `lines` stand where `base` was; reverting puts `base` back there and only there.
 
+    It is the lowest level of the disk that is changed, where its sectors are: a fault of the whole disk stands above.
     The table that is live at the time of each change is the one that is changed, never a saved one: injections on
     one disk compose, and end in any order. A line counts as this step's own when it leads to one of its devices;
     reverting touches nothing else, so it may happen twice, or after an apply that never was. The step needs no
@@ -35,7 +36,7 @@ class DmOverlay(Step):
         return tuple(Resource("dm", self.device, line.start, line.end) for line in self.lines)
 
     def capture(self, reader: Reader) -> Undo:
-        table = reader.dm.table(self.device)
+        table = reader.dm.table(self._level(reader))
         if merge(table) != table:
             raise ConflictError(
                 f"the table of {self.device} has neighbouring lines that are one; a swap would join them",
@@ -50,8 +51,7 @@ class DmOverlay(Step):
     def _refuse_unless_plain(self, table: Table, line: TableLine, made: Mapping[str, str]) -> None:
         if line.end > length_of(table):
             raise ConflictError(f"{self.device} ends at sector {length_of(table)}, before {line.end}")
-        inside = [t for t in table if t.start < line.end and line.start < t.start + t.length]
-        for target in inside:
+        for target in touching(table, line.start, line.end):
             holder = holder_of(target, made)
             if holder:
                 raise ConflictError(f"sector {max(target.start, line.start)} of {self.device} is held by {holder}")
@@ -60,30 +60,32 @@ class DmOverlay(Step):
 
     def apply(self, host: Host) -> None:
         known = numbers(host, self.lines)
-        wanted = put_in(host.dm.table(self.device), [resolved(line, known) for line in self.lines])
-        host.dm.swap(self.device, wanted)
+        level = self._level(host)
+        wanted = put_in(host.dm.table(level), [resolved(line, known) for line in self.lines])
+        host.dm.swap(level, wanted)
 
     def revert(self, host: Host, undo: Undo | None) -> None:
         if host.dm.info(self.device) is None:
             return
-        table = host.dm.table(self.device)
+        level = self._level(host)
+        table = host.dm.table(level)
+        base = [line.as_target() for line in sorted(self.base, key=lambda line: line.start)]
         back = [
             piece
             for mine in self._mine(host, table)
-            for line in self.base
-            if line.start < mine.start + mine.length and mine.start < line.end
-            for piece in cut_out(
-                (line.as_target(),), max(line.start, mine.start), min(line.end, mine.start + mine.length)
-            )
+            for piece in cut_out(base, mine.start, mine.start + mine.length)
         ]
         if back:
-            host.dm.swap(self.device, put_in(table, back))
+            host.dm.swap(level, put_in(table, back))
 
     def leftovers(self, reader: Reader, undo: Undo | None) -> tuple[str, ...]:
         if reader.dm.info(self.device) is None:
             return ()
-        mine = self._mine(reader, reader.dm.table(self.device))
+        mine = self._mine(reader, reader.dm.table(self._level(reader)))
         return tuple(f"the table of {self.device} still has {t.start} {t.length} {t.kind} {t.args}" for t in mine)
+
+    def _level(self, reader: Reader) -> str:
+        return levels(reader, self.device)[-1]
 
     def _mine(self, reader: Reader, table: Table) -> tuple[DmTarget, ...]:
         """The live lines, or parts of them, that lead to this step's devices.
@@ -96,8 +98,8 @@ class DmOverlay(Step):
             if any(w not in known for w in line.args.split() if w.startswith(("dm:", "loop:"))):
                 continue
             mine = resolved(line, known)
-            for target in table:
+            for target in touching(table, line.start, line.end):
                 start, end = max(line.start, target.start), min(line.end, target.start + target.length)
-                if start < end and target.kind == mine.kind and target.args.split()[:1] == mine.args.split()[:1]:
+                if target.kind == mine.kind and target.args.split()[:1] == mine.args.split()[:1]:
                     found.append(DmTarget(start, end - start, target.kind, target.args))
         return tuple(found)

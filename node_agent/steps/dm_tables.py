@@ -7,6 +7,7 @@ table byte for byte.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from node_agent.host import DmTarget
@@ -62,10 +63,17 @@ def part_of(line: DmTarget, start: int, end: int) -> DmTarget:
     return DmTarget(start, end - start, "linear", f"{device} {sector}")
 
 
+def touching(table: Sequence[DmTarget], start: int, end: int) -> Table:
+    """The lines of a table that have sectors of [start, end). Found by halving: tables may be long."""
+    first = bisect_right(table, start, key=lambda t: t.start + t.length)
+    return tuple(table[first : bisect_left(table, end, key=lambda t: t.start)])
+
+
 def cut_out(table: Sequence[DmTarget], start: int, end: int) -> Table:
     """What a table has in [start, end). Raises ValueError where it would cut a line that cannot be cut."""
-    touched = (t for t in table if t.start < end and start < t.start + t.length)
-    return tuple(part_of(t, max(t.start, start), min(t.start + t.length, end)) for t in touched)
+    return tuple(
+        part_of(t, max(t.start, start), min(t.start + t.length, end)) for t in touching(table, start, end)
+    )
 
 
 def _joined(left: DmTarget, right: DmTarget) -> DmTarget | None:
@@ -94,14 +102,32 @@ def merge(table: Sequence[DmTarget]) -> Table:
 
 
 def put_in(table: Sequence[DmTarget], lines: Sequence[DmTarget]) -> Table:
-    """A table with `lines` in place of what it had there. Raises ValueError where that does not fit."""
+    """A table with `lines` in place of what it had there. Raises ValueError where that does not fit.
+
+    Takes time in proportion to the lines of both, so that ten thousand bad ranges are no trouble.
+    """
     end = length_of(table)
-    for line in sorted(lines, key=lambda t: t.start):
-        stop = line.start + line.length
-        if line.length <= 0 or line.start < 0 or stop > end:
+    found: list[DmTarget] = []
+    number, at = 0, 0
+    for line in (*sorted(lines, key=lambda t: t.start), None):
+        until, stop = (line.start, line.start + line.length) if line else (end, end)
+        if line and (line.length <= 0 or line.start < 0 or stop > end):
             raise ValueError(f"[{line.start}, {stop}) is not within a table of {end} sectors")
-        table = (*cut_out(table, 0, line.start), line, *cut_out(table, stop, end))
-    return merge(table)
+        if until < at:
+            raise ValueError(f"two lines have sector {until}")
+        while number < len(table) and table[number].start < until:
+            there = table[number]
+            after = there.start + there.length
+            first, last = max(there.start, at), min(after, until)
+            if first < last:
+                found.append(part_of(there, first, last))
+            if after > until:
+                break
+            number += 1
+        if line:
+            found.append(line)
+        at = stop
+    return merge(found)
 
 
 def fill(lines: Sequence[DmTarget], size: int, kind: str) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from itertools import pairwise
 
 import pytest
@@ -188,3 +189,14 @@ def test_names_become_numbers() -> None:
     with pytest.raises(OSError, match="no such device"):
         resolved(TableLine(start=0, length=8, kind="linear", args="dm:gone 0"), {})
     assert isinstance(loop, LoopInfo)
+
+
+def test_ten_thousand_ranges_of_four_tebibytes() -> None:
+    size = 4 * 2**40 // 512
+    plain = (DmTarget(0, size, "linear", "8:0 0"),)
+    bad = [DmTarget(8 + n * 800_000, 8, "linear", f"7:0 {8 + n * 800_000}") for n in range(10_000)]
+    began = time.monotonic()
+    table = put_in(plain, bad)
+    assert len(table) == 20_001 and length_of(table) == size
+    assert put_in(table, [part_of(plain[0], t.start, t.start + t.length) for t in bad]) == plain
+    assert time.monotonic() - began < 5

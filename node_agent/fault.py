@@ -7,7 +7,7 @@ command line, the schema, the documentation and the contract tests find it. See 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +18,8 @@ from node_agent.steps.base import Step
 
 TAG_PREFIX = "groundfault-"
 """Every kernel object the agent makes has this prefix and the id of its injection in its name."""
+
+Model = TypeVar("Model", bound=BaseModel)
 
 Reversible = Literal["yes", "manual", "reboot"]
 
@@ -210,8 +212,8 @@ class Fault(BaseModel):
         raise NotImplementedError
 
 
-def build_fault(cls: type[Fault], parameters: Mapping[str, Any]) -> Fault:
-    """Validate parameters. Raises :class:`Refusal` with the first field that is wrong and what is allowed."""
+def build_fault(cls: type[Model], parameters: Mapping[str, Any]) -> Model:
+    """Validate the parameters of a fault of any kind. Raises :class:`Refusal` with the first field that is wrong and what is allowed."""
     try:
         return cls.model_validate(dict(parameters))
     except ValidationError as error:
@@ -220,4 +222,4 @@ def build_fault(cls: type[Fault], parameters: Mapping[str, Any]) -> Fault:
         allowed = ""
         if first["type"] == "extra_forbidden":
             allowed = "fields: " + ", ".join(sorted(cls.model_fields))
-        raise Refusal(f"{cls.name}: {field}: {first['msg']}", field=field, allowed=allowed) from None
+        raise Refusal(f"{getattr(cls, 'name', cls.__name__)}: {field}: {first['msg']}", field=field, allowed=allowed) from None

@@ -1,7 +1,8 @@
 """A small synchronous client of QEMU's machine protocol (QMP).
 
 Our own and not the package `qemu.qmp`: that one is asyncio, its synchronous wrapper is marked legacy and is
-GPL-2.0-only where this project is Apache-2.0, and all that a lab needs is one request and one answer at a time.
+GPL-2.0-only where this project is Apache-2.0, and all that a lab needs is one request and one answer at a time,
+and now and then an event.
 Protocol: QEMU's "QEMU Machine Protocol Specification" (docs/interop/qmp-spec).
 """
 
@@ -11,6 +12,7 @@ import contextlib
 import json
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -56,11 +58,14 @@ class Qmp:
 
     def execute(self, command: str, **arguments: Any) -> Any:
         """Run a command and return its answer. Underscores in argument names stand for hyphens."""
+        return self.send(command, {name.replace("_", "-"): value for name, value in arguments.items()})
+
+    def send(self, command: str, arguments: Mapping[str, Any]) -> Any:
+        """Run a command whose arguments are named as they stand; a few old ones do have underscores."""
         deadline = time.monotonic() + self._timeout
-        given = {name.replace("_", "-"): value for name, value in arguments.items()}
         try:
             self._socket.settimeout(self._timeout)
-            self._socket.sendall(json.dumps({"execute": command, "arguments": given}).encode() + b"\n")
+            self._socket.sendall(json.dumps({"execute": command, "arguments": arguments}).encode() + b"\n")
             while True:
                 message = self._read(deadline)
                 if "event" in message:
@@ -71,6 +76,23 @@ class Qmp:
                     return message["return"]
         except OSError as error:
             raise QmpError(f"{command}: QEMU hung up or does not answer: {error or 'time out'}") from error
+
+    def wait_event(self, name: str, timeout: float, **data: Any) -> bool:
+        """Wait until QEMU has told of an event whose data has these values, also before this call.
+
+        False where it did not come within `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while not any(e["event"] == name and data.items() <= e.get("data", {}).items() for e in self.events):
+            try:
+                message = self._read(deadline)
+            except TimeoutError:
+                return False
+            except OSError as error:
+                raise QmpError(f"waiting for {name}: QEMU hung up: {error}") from error
+            if "event" in message:
+                self.events.append(message)
+        return True
 
     def monitor(self, line: str) -> str:
         """Run a command of the human monitor, for the few that QMP lacks, and return what it prints."""

@@ -94,3 +94,24 @@ def test_hang_up_and_silence_are_bounded(qemu: Callable[[Answer], Path], tmp_pat
         qmp.execute("query-status")
     with Qmp(qemu(lambda *_: []), timeout=0.3) as qmp, pytest.raises(QmpError, match="query-status"):
         qmp.execute("query-status")
+
+
+def test_an_event_is_waited_for_also_one_that_came_before(qemu: Callable[[Answer], Path]) -> None:
+    def answer(command: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+        gone = {"event": "DEVICE_DELETED", "data": {"path": "/x/virtio-backend"}}
+        return [gone, {"return": {}}, {"event": "DEVICE_DELETED", "data": {"device": "lan", "path": "/x"}}]
+
+    with Qmp(qemu(answer)) as qmp:
+        qmp.execute("device_del", id="lan")
+        assert qmp.wait_event("DEVICE_DELETED", 5, device="lan")
+        assert qmp.wait_event("DEVICE_DELETED", 5, path="/x/virtio-backend")
+        assert not qmp.wait_event("DEVICE_DELETED", 0.05, device="mgmt")
+
+
+def test_names_with_underscores_are_sent_as_they_are(qemu: Callable[[Answer], Path]) -> None:
+    def answer(command: str, arguments: dict[str, Any]) -> list[dict[str, Any]]:
+        return [{"return": arguments}]
+
+    with Qmp(qemu(answer)) as qmp:
+        assert qmp.send("block_set_io_throttle", {"bps_rd": 1}) == {"bps_rd": 1}
+        assert qmp.execute("x", bps_rd=1) == {"bps-rd": 1}

@@ -10,11 +10,13 @@ from pathlib import Path
 import psutil
 
 from labctl.errors import LabError, UsageError
+from labctl.hardware.journal import Journal
+from labctl.hardware.settling import settle
 from labctl.lab import fleet, identity, machine, memory, ports, provision, state
 from labctl.lab.accelerator import accelerator, qemu_version
 from labctl.lab.files import locked
 from labctl.lab.image import ensure_image, image_key
-from labctl.lab.machine import Machine, PortTakenError
+from labctl.lab.machine import Machine, Places, PortTakenError
 from labctl.lab.model import LabOptions, Node, NodeStatus, Ready
 from labctl.lab.qmp import Qmp
 from labctl.lab.state import Ports, Record
@@ -81,7 +83,7 @@ class QemuLab:
     def destroy(self, progress: Progress) -> None:
         """`down`, and delete disks, snapshot, keys and certificates."""
         with self._locked(progress):
-            self._end(self._record())
+            self._end(self._record(), keep=False)
             # lab.json last: until then an interrupted destroy can be found and repeated.
             for path in sorted(self.directory.iterdir(), key=lambda path: path.name == "lab.json"):
                 if path.is_dir():
@@ -119,6 +121,21 @@ class QemuLab:
         """Whether a node's machine runs. Asks the kernel."""
         return machine.pid(self._machine(name)) is not None
 
+    def process(self, name: str) -> int | None:
+        """The pid of a node's QEMU; None where it does not run."""
+        return machine.pid(self._machine(name))
+
+    def places(self, name: str) -> Places:
+        """Where a node's files are."""
+        return self._machine(name).places
+
+    @contextlib.contextmanager
+    def locked(self, progress: Progress) -> Iterator[None]:
+        """Hold the lab: nobody else brings it up, takes it back or ends it meanwhile."""
+        self._known()
+        with self._locked(progress):
+            yield
+
     def power_off(self, name: str) -> None:
         """Pull the plug of a node: its process is killed, and what it had not flushed is lost."""
         fleet.end_one(self._machine(name))
@@ -127,10 +144,14 @@ class QemuLab:
         """Boot a node that is off from its disks as they are, and wait until systemd has brought it up."""
         progress = progress or SilentProgress()
         with self._locked(progress):
-            if machine.pid(self._machine(name)) is not None:
-                return
-            self._prepare_run(self._with_free_ports(self._known()))
-            self._boot((self._machine(name),), progress)
+            self.boot_node(name, progress)
+
+    def boot_node(self, name: str, progress: Progress) -> None:
+        """`power_on` for a caller that holds the lab: see :meth:`locked`."""
+        if machine.pid(self._machine(name)) is not None:
+            return
+        self._prepare_run(self._with_free_ports(self._known()))
+        self._boot((self._machine(name),), progress)
 
     def _keep(self, record: Record, wanted: LabOptions, ready: Ready, progress: Progress) -> None:
         """`up` on a running lab."""
@@ -165,6 +186,7 @@ class QemuLab:
         with progress.task(f"restoring lab {self.name}") as task:
             record = self._with_free_ports(record)
             self._prepare_run(record)
+            self._end_faulty(record)
             for attempt in range(_PORT_TRIES):
                 try:
                     fleet.restore(provision.machines(self.directory, record))
@@ -217,6 +239,8 @@ class QemuLab:
 
     def _boot(self, them: tuple[Machine, ...] | list[Machine], progress: Progress) -> None:
         with progress.task(f"booting {' '.join(m.name for m in them)}") as task:
+            for each in them:  # what a fault below the disk left in files is newer than the disk
+                self._settle(each, "power on", keep=True)
             since = {m: machine.console_size(m) for m in them}
             fleet.each(them, lambda m: machine.start(m, paused=False))
             machine.wait_booted(since, _BOOT_S + _BOOT_PER_NODE_S * len(them), task.update)
@@ -254,10 +278,24 @@ class QemuLab:
         if record.options.agent:
             fleet.each(provision.nodes(self.directory, record), ask)
 
-    def _end(self, record: Record | None) -> None:
+    def _end(self, record: Record | None, *, keep: bool = True) -> None:
         run_dir = record.run_dir if record else state.run_dir(self.directory, self.name)
-        fleet.end_all(provision.machines(self.directory, record) if record else (), run_dir)
+        there = provision.machines(self.directory, record) if record else ()
+        fleet.end_all(there, run_dir)
+        for each in there:
+            self._settle(each, "down", keep=keep)
         shutil.rmtree(run_dir, ignore_errors=True)
+
+    def _end_faulty(self, record: Record) -> None:
+        """Machines with faults in their hardware end before their disks go back to the snapshot."""
+        for each in provision.machines(self.directory, record):
+            if Journal(self.directory, each.name).live():
+                fleet.end_one(each)
+                self._settle(each, "reset", keep=False)
+            Journal(self.directory, each.name).set_stopped(False)
+
+    def _settle(self, one: Machine, reason: str, *, keep: bool) -> None:
+        settle(self.directory, one.places, reason, keep=keep)
 
     def _running(self, record: Record) -> bool:
         return any(machine.pid(m) is not None for m in provision.machines(self.directory, record))

@@ -1,0 +1,1 @@
+"""Hardware faults, one a file, found by looking (labctl.hardware.catalog)."""

@@ -31,6 +31,7 @@ STATE = Path("/var/lib/groundfault/repairs")
 
 _KEEP = 100
 _LOOK_S, _FREE_S = 5.0, 5.0
+_BUSY = 32
 _TREE_S, _TREE_ENTRIES = 20.0, 20_000
 _EXT = ("ext2", "ext3", "ext4")
 _SHOWN_ONLY = ("attr2", "seclabel")
@@ -152,7 +153,7 @@ class FileSystems:
                 text = f"{now.target}: what was written and not yet on the disk when {now.fstype} stopped"
                 self._note(name, lost=(text,))
             before = _tree(now.target)
-            run_tool(("umount", now.target), fsck.UMOUNT_S).checked()
+            _unmount(now)
             done.append(f"unmounted {now.target}")
         device = os.path.realpath(wanted.source)
         _wait_until_free(device)
@@ -208,7 +209,7 @@ def _users_that_can_be_stopped(now: Mounted) -> tuple[units.User, ...]:
     others = [m for m in parse_mountinfo(Path("/proc/self/mountinfo").read_text()) if m.target != now.target]
     held = [f"{m.target} is mounted from it, too" for m in others if m.device == now.device]
     held += [f"{m.target} is mounted below it" for m in others if m.target.startswith(f"{now.target}/")]
-    users = units.users_of(now.device)
+    users = units.users_of(now.device, now.target)
     held += [f"{user.who} uses it" for user in users if not user.unit]
     if held:
         raise OSError(errno.EBUSY, f"it cannot be unmounted: {'; '.join(fsck.shortened(held))}", now.target)
@@ -295,6 +296,20 @@ def _missing(before: Tree, after: Tree) -> list[str]:
         if before and "/lost+found/" in path and path not in before
     ]
     return gone + shorter + nameless
+
+
+def _unmount(now: Mounted) -> None:
+    """Never lazily. Raises OSError (EBUSY) naming who came meanwhile, CommandError where it does not end."""
+    end = time.monotonic() + _FREE_S
+    while True:
+        ended = run_tool(("umount", now.target), fsck.UMOUNT_S)
+        if ended.status != _BUSY or time.monotonic() > end:
+            break
+        time.sleep(0.1)
+    if ended.status == _BUSY:
+        who = ", ".join(user.who for user in units.users_of(now.device, now.target))
+        raise OSError(errno.EBUSY, f"{ended.text}; {who or 'nobody is seen using it'}", now.target)
+    ended.checked()
 
 
 def _wait_until_free(device: str) -> None:

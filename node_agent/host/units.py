@@ -30,13 +30,39 @@ class User:
     unit: str = ""
 
 
-def users_of(device: str) -> tuple[User, ...]:
+@dataclass(frozen=True)
+class _Place:
+    """A mounted file system as the files of processes show it."""
+
+    number: int
+    hexadecimal: str
+    target: str
+
+    def has(self, path: str) -> bool:
+        """Whether a path, or the file that a link of /proc stands for, is on it.
+
+        An XFS that has shut down does not even answer stat; then the name has to do.
+        """
+        try:
+            return Path(path).stat().st_dev == self.number
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            return False
+        except OSError:
+            pass
+        try:
+            name = str(Path(path).readlink())
+        except OSError:
+            name = path
+        return name == self.target or name.startswith(f"{self.target}/")
+
+
+def users_of(device: str, target: str) -> tuple[User, ...]:
     """Everybody with an open file, a mapping, a working or root directory on file system "major:minor"."""
-    major, _, minor = device.partition(":")
-    number = os.makedev(int(major), int(minor))
-    found = [User(f"loop device {loop.path}") for loop in bound_loops() if _device_of(loop.backing) == number]
+    major, minor = (int(part) for part in device.split(":"))
+    place = _Place(os.makedev(major, minor), f"{major:02x}:{minor:02x}", target)
+    found = [User(f"loop device {loop.path}") for loop in bound_loops() if place.has(loop.backing)]
     for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda p: int(p.name)):
-        if _uses(process, number, f"{int(major):02x}:{int(minor):02x}"):
+        if _uses(process, place):
             found.append(User(f"process {process.name} ({read_line(process / 'comm')})", unit_of(process)))
     return tuple(found)
 
@@ -56,23 +82,16 @@ def unit_of(process: Path) -> str:
     return ""
 
 
-def _device_of(path: str) -> int:
-    try:
-        return Path(path).stat().st_dev
-    except OSError:
-        return -1
-
-
-def _uses(process: Path, device: int, mapped: str) -> bool:
-    if any(_device_of(str(process / name)) == device for name in ("cwd", "root", "exe")):
+def _uses(process: Path, place: _Place) -> bool:
+    if any(place.has(str(process / name)) for name in ("cwd", "root", "exe")):
         return True
     try:
-        if any(_device_of(entry.path) == device for entry in os.scandir(process / "fd")):
+        if any(place.has(entry.path) for entry in os.scandir(process / "fd")):
             return True
         lines = (process / "maps").read_text(errors="replace").splitlines()
     except OSError:  # it has ended meanwhile
         return False
-    return any(line.split(maxsplit=4)[3] == mapped for line in lines)
+    return any(line.split(maxsplit=4)[3] == place.hexadecimal for line in lines)
 
 
 def in_other_namespaces(device: str) -> tuple[str, ...]:

@@ -19,65 +19,34 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from node_agent.fault import Target
 from node_agent.host import SECTOR, DmTarget
 from node_agent.steps import Step
 from node_agent.steps.dm_device import DmDevice
-from node_agent.steps.dm_names import TableLine, lines_of, node_path
+from node_agent.steps.dm_names import TableLine, lines_of
 from node_agent.steps.dm_overlay import DmOverlay
 from node_agent.steps.dm_tables import fill, part_of
-from node_agent.steps.drop_pages import DropPages
 from node_agent.steps.loop_device import LoopDevice
 
+from .disk_place import DiskPlace
+from .layers import care, evictions, layer, straight, true_place
 from .places import Piece
 
 Backend = Literal["snapshot", "dust", "flakey", "error"]
 """How reads are made to fail. `snapshot` and `dust` heal by rewrite, `flakey` and `error` stay bad."""
 
 
-class BadSectors(Target):
-    """Sectors of a disk that are to go bad. `size` of the disk in sectors. `on_s`, `off_s`: seconds of a burst in
-    which reads fail, and in which they do not; 0 and 0 for always."""
+class BadSectors(DiskPlace):
+    """Sectors of a disk that are to go bad. `on_s`, `off_s`: seconds of a burst in which reads fail, and in which
+    they do not; 0 and 0 for always."""
 
-    disk: str
-    number: str
-    size: int
-    fstype: str
-    mounted_at: str
-    file: str
-    inode: int
-    pieces: tuple[Piece, ...]
     backend: Backend
     on_s: int
     off_s: int
-
-    def describe(self) -> str:
-        first = self.pieces[0]
-        many = f" and {len(self.pieces) - 1} more" if len(self.pieces) > 1 else ""
-        below = f"device {first.base}, sector {first.base_start}"
-        where = f"sector {first.start}+{first.length}{many} of {self.disk} ({below})"
-        return f"{self.file} at byte {first.offset}: {where}" if self.file else where
-
-    @property
-    def node(self) -> str:
-        """The device node of the disk."""
-        return node_path(self.number)
 
     @property
     def lets_through(self) -> bool:
         """Whether the layers have a `pass` device: reads can succeed below the gate."""
         return self.backend in ("dust", "flakey") or self.on_s > 0
-
-    def place(self, piece: Piece) -> tuple[str, int, int]:
-        """Path, offset and length in bytes by which a user reads a piece."""
-        if self.file:
-            return self.file, piece.offset, piece.length * SECTOR
-        return self.node, piece.start * SECTOR, piece.length * SECTOR
-
-
-def layer(tag: str, part: str) -> str:
-    """The name of one of the devices."""
-    return f"{tag}-{part}"
 
 
 def overlay_lines(target: BadSectors, tag: str) -> tuple[TableLine, ...]:
@@ -95,37 +64,32 @@ def steps_for(target: BadSectors, tag: str) -> tuple[Step, ...]:
 
     The first eviction writes dirty pages to the disk while it is well: a write-back after the swap would heal.
     """
-    by_path = [target.place(piece) for piece in target.pieces]
-    ranges = tuple((offset, length) for _, offset, length in by_path)
-    path = by_path[0][0]
+    before, after = evictions(target)
     return (
+        *care(target, tag),
         *_media(target, tag),
         LoopDevice(over=layer(tag, "bad")),
         *(_healing(target, tag) if target.backend == "snapshot" else ()),
-        DropPages(path=path, ranges=ranges, why="while writing it back still reaches good sectors"),
+        *before,
         DmOverlay(
             device=target.disk,
             lines=overlay_lines(target, tag),
-            base=tuple(
-                TableLine(start=p.start, length=p.length, kind="linear", args=f"{p.base} {p.base_start}")
-                for p in target.pieces
-            ),
+            base=lines_of(true_place(p) for p in target.pieces),
         ),
-        DropPages(path=path, ranges=ranges),
+        *after,
     )
 
 
 def _media(target: BadSectors, tag: str) -> Iterator[Step]:
     """Everything below the loop device."""
     if target.lets_through:
-        base = [DmTarget(p.start, p.length, "linear", f"{p.base} {p.base_start}") for p in target.pieces]
-        yield _device(target, tag, "pass", base, "error")
+        yield _device(target, tag, "pass", [true_place(p) for p in target.pieces], "error")
     args, messages = _failing(target, tag)
     kind = "error" if not args else "flakey" if target.backend != "dust" else "dust"
     line = TableLine(start=0, length=target.size, kind=kind, args=args)
     yield DmDevice(name=layer(tag, "media"), table=(line,), messages=messages)
     yield _gate(target, tag)
-    yield _device(target, tag, "bad", _straight(target, f"dm:{layer(tag, 'gate')}"), "zero")
+    yield _device(target, tag, "bad", straight(target, f"dm:{layer(tag, 'gate')}"), "zero")
 
 
 def _failing(target: BadSectors, tag: str) -> tuple[str, tuple[str, ...]]:
@@ -144,7 +108,7 @@ def _failing(target: BadSectors, tag: str) -> tuple[str, tuple[str, ...]]:
 
 def _gate(target: BadSectors, tag: str) -> DmDevice:
     """Above dust in lines of one sector: dust takes reads apart so, and both sides must count alike."""
-    lines = fill(_straight(target, f"dm:{layer(tag, 'media')}"), target.size, "error")
+    lines = fill(straight(target, f"dm:{layer(tag, 'media')}"), target.size, "error")
     if target.backend == "dust":
         lines = tuple(
             part_of(line, at, at + 1) if line.kind == "linear" else line
@@ -152,10 +116,6 @@ def _gate(target: BadSectors, tag: str) -> DmDevice:
             for at in (range(line.start, line.start + line.length) if line.kind == "linear" else (line.start,))
         )
     return DmDevice(name=layer(tag, "gate"), table=lines_of(lines))
-
-
-def _straight(target: BadSectors, device: str) -> list[DmTarget]:
-    return [DmTarget(p.start, p.length, "linear", f"{device} {p.start}") for p in target.pieces]
 
 
 def _device(target: BadSectors, tag: str, part: str, lines: Sequence[DmTarget], around: str) -> DmDevice:

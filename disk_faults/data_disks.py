@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from node_agent.errors import Refusal
 from node_agent.fault import TAG_PREFIX, Facts, Mount
 from node_agent.host import DmTarget, FileInfo, Reader
+from node_agent.steps.dm_names import holder_of, levels, made_devices
 from node_agent.steps.dm_tables import length_of
 
 from .places import dice
@@ -24,7 +25,10 @@ _LOOK_AT = 4000
 
 @dataclass(frozen=True)
 class DataDisk:
-    """A device-mapper device whose whole table is linear, with its live table. `size` in sectors."""
+    """A device-mapper device that leads straight to disks, but for faults that stand in it or on it.
+
+    `table` is that of its lowest level, where its sectors are. `size` in sectors.
+    """
 
     name: str
     number: str
@@ -44,12 +48,13 @@ def _is_system(mounts: Sequence[Mount]) -> bool:
 def data_disks(reader: Reader, facts: Facts) -> tuple[DataDisk, ...]:
     """Every disk that a fault may be planted in: linear, not the system's, not made by an injection."""
     found = []
+    made = made_devices(reader)
     for info in reader.dm.list():
         mounts = [m for m in facts.mounts if m.device == info.number]
         if info.name.startswith(TAG_PREFIX) or _is_system(mounts):
             continue
-        table = reader.dm.table(info.name)
-        if table and all(t.kind == "linear" for t in table):
+        table = reader.dm.table(levels(reader, info.name)[-1])
+        if table and all(t.kind == "linear" or holder_of(t, made) in made.values() for t in table):
             found.append(DataDisk(info.name, info.number, table, mounts[0] if mounts else None))
     return tuple(found)
 

@@ -8,16 +8,16 @@ from typing import Any, ClassVar
 from pydantic import Field, ValidationInfo, field_validator
 
 from node_agent.errors import ConflictError, Refusal
-from node_agent.fault import Evidence, Facts, Fault, Missing, PlanNotes, Target
-from node_agent.host import SECTOR, FileInfo, Reader
+from node_agent.fault import Evidence, Facts, Missing, PlanNotes, Target
+from node_agent.host import SECTOR, Reader
 from node_agent.schedule import Schedule, ScheduleValue
 from node_agent.steps import Step
-from node_agent.steps.dm_names import made_devices
 
 from . import showing
 from .bad_sectors import Backend, BadSectors, steps_for
-from .data_disks import DataDisk, files_of, find_disk, find_file
-from .places import MAX_SECTORS, UNIT_SECTORS, Piece, choose, layout_of, parse_range, pieces_of_range
+from .data_disks import DataDisk
+from .disk_place import Chosen, DiskPlace, PlacedFault
+from .places import MAX_SECTORS, UNIT_SECTORS, Piece, parse_range, pieces_of_range
 
 _COVERS = (
     "read", "pread64", "readv", "preadv2", "io_uring", "mmap (SIGBUS)", "sendfile", "splice",
@@ -25,7 +25,7 @@ _COVERS = (
 )  # fmt: skip
 
 
-class LatentSectorError(Fault):
+class LatentSectorError(PlacedFault):
     """Bad sectors under a file, or in a range of a data disk.
 
     A read of them fails with EIO and the kernel logs it. A write of the whole block succeeds, goes to the true
@@ -39,6 +39,7 @@ class LatentSectorError(Fault):
         "EIO from one file while its neighbours are well, and 'I/O error, dev …, sector …' in the kernel log; "
         "the error was there all along and shows only when somebody reads that place"
     )
+    by_default: ClassVar[Chosen] = "file"
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
         {},
         {"file": "/srv/data/**", "sectors": 24, "seed": 7},
@@ -47,24 +48,12 @@ class LatentSectorError(Fault):
         {"schedule": "burst:2/1"},
     )
 
-    file: str = Field(default="", description="path, or a pattern of which one match is taken; none: any file")
-    disk: str = Field(default="", description="data disk by name or mount point; none: the only one")
-    range: str = Field(default="", description="START+COUNT in 512-byte sectors of the data disk, not of a file")
     sectors: int = Field(
         default=UNIT_SECTORS, ge=1, le=MAX_SECTORS,
         description="how many 512-byte sectors of the file go bad, rounded up to its blocks (of at most 4 KiB)",
     )  # fmt: skip
     permanent: bool = Field(default=False, description="a rewrite does not heal")
     schedule: Schedule = Field(default=ScheduleValue(), description="always, or burst:ON/OFF in seconds")
-
-    @field_validator("range")
-    @classmethod
-    def _range_is_one(cls, value: str, info: ValidationInfo) -> str:
-        if value and info.data.get("file"):
-            raise ValueError("file and range exclude each other; give one")
-        if value:
-            parse_range(value)
-        return value
 
     @field_validator("sectors")
     @classmethod
@@ -100,64 +89,24 @@ class LatentSectorError(Fault):
             return "flakey" if facts.can("dm.flakey_error_reads") else "error"
         return "snapshot" if facts.can("dm.snapshot") else "dust"
 
+    def sectors_wanted(self) -> int:
+        return self.sectors
+
     def locate(self, reader: Reader, facts: Facts) -> BadSectors:
-        if self.range:
-            disk = find_disk(reader, facts, self.disk)
-            start, count = parse_range(self.range)
-            pieces = pieces_of_range(start, count, disk.table, disk.size, made_devices(reader))
-            return self._target(facts, disk, pieces, "", 0)
-        if self.file:
-            path, info, disk = find_file(reader, facts, self.file, self.seed)
-            if self.disk and find_disk(reader, facts, self.disk) != disk:
-                raise Refusal(f"disk: {path} is on {disk.name}", field="disk", allowed=disk.name)
-            return self._in_file(reader, facts, disk, path, info)
-        return self._in_any_file(reader, facts, find_disk(reader, facts, self.disk))
-
-    def _in_any_file(self, reader: Reader, facts: Facts, disk: DataDisk) -> BadSectors:
-        if disk.mount is None:
-            raise Refusal(f"file: {disk.name} is not mounted", field="file", allowed="range, for such a disk")
-        for path, info in files_of(reader, disk, self.seed):
-            try:
-                return self._in_file(reader, facts, disk, path, info)
-            except Refusal:  # this file will not do; the next may
-                continue
-        raise Refusal(
-            f"file: no file below {disk.mount.target} has {self.sectors} sectors of its own",
-            field="file", allowed="a file, or range",
-        )  # fmt: skip
-
-    def _in_file(self, reader: Reader, facts: Facts, disk: DataDisk, path: str, info: FileInfo) -> BadSectors:
-        unit = min(UNIT_SECTORS, max(1, reader.disk.block_size(path) // SECTOR))
-        count = -(-self.sectors // unit)
-        try:
-            extents = reader.disk.extents(path)
-        except OSError as error:
-            raise ConflictError(f"file: {path} cannot be mapped: {error.strerror}", field="file") from error
-        layout = layout_of(extents, info.size, unit, disk.table)
-        if layout.units < count:
-            why = f" (not usable: {layout.why_not()})" if layout.barred else ""
-            field = "sectors" if layout.units else "file"
-            have = f"{path} has {layout.units * unit} sectors of its own on the disk"
-            raise Refusal(
-                f"{field}: {have}, {count * unit} wanted{why}",
-                field=field,
-                allowed=f"at most {layout.units * unit}"
-                if layout.units
-                else "a file with written data of its own",
-            )
-        pieces = choose(layout, count, unit, seed=self.seed, table=disk.table, made=made_devices(reader))
-        target = self._target(facts, disk, pieces, path, info.inode)
-        _compare(reader, target)
+        target = self._target(facts, self.find_place(reader, facts))
+        if target.file:
+            _compare(reader, target)
         return target
 
-    def _target(
-        self, facts: Facts, disk: DataDisk, pieces: tuple[Piece, ...], path: str, inode: int
-    ) -> BadSectors:
+    def in_range(self, disk: DataDisk, made: Mapping[str, str]) -> tuple[Piece, ...]:
+        start, count = parse_range(self.range)
+        return pieces_of_range(start, count, disk.table, disk.size, made)
+
+    def _target(self, facts: Facts, place: DiskPlace) -> BadSectors:
+        found = place.model_dump(exclude={"backend"})
         return BadSectors(
-            disk=disk.name, number=disk.number, size=disk.size, fstype=disk.mount.fstype if disk.mount else "",
-            mounted_at=disk.mount.target if disk.mount else "", file=path, inode=inode, pieces=pieces,
-            backend=self._backend(facts), on_s=int(self.schedule.a), off_s=int(self.schedule.b),
-        )  # fmt: skip
+            **found, backend=self._backend(facts), on_s=int(self.schedule.a), off_s=int(self.schedule.b)
+        )
 
     def steps(self, facts: Facts, target: Target, tag: str) -> tuple[Step, ...]:
         return steps_for(_ours(target), tag)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict
 from node_agent.errors import ConflictError, Refusal
 from node_agent.host import SECTOR, DmTarget, Extent
 from node_agent.steps.dm_names import holder_of
-from node_agent.steps.dm_tables import place_of
+from node_agent.steps.dm_tables import place_of, touching
 
 UNIT_SECTORS = 8
 """Sectors that go bad and heal together where nothing smaller is asked for: 4 KiB."""
@@ -134,6 +134,22 @@ def choose(
     return tuple(pieces)
 
 
+def everything(
+    layout: Layout, unit: int, *, table: Sequence[DmTarget], made: Mapping[str, str]
+) -> tuple[Piece, ...]:
+    """All units of a layout, neighbours as one piece, in the order of the disk. Raises as :func:`choose` does."""
+    pieces = []
+    for run in sorted(layout.runs, key=lambda run: run.start):
+        if not run.units:
+            continue
+        line = touching(table, run.start, run.start + 1)[0]
+        holder = holder_of(line, made)
+        if holder:
+            raise ConflictError(f"file: sector {run.start} is held by {holder}", field="file")
+        pieces.append(_piece(run.start, run.units * unit, table, run.offset))
+    return tuple(pieces)
+
+
 def _unit(layout: Layout, number: int, unit: int) -> tuple[int, int]:
     """Offset and sector of the unit of that number, counting through all runs."""
     left = number
@@ -158,13 +174,12 @@ def parse_range(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def pieces_of_range(
+def spans_of_range(
     start: int, count: int, table: Sequence[DmTarget], size: int, made: Mapping[str, str]
 ) -> tuple[Piece, ...]:
-    """The units of a range of a disk of `size` sectors.
+    """A range of a disk of `size` sectors as few pieces: one for each line of the table that it touches.
 
-    In a range of whole 4 KiB blocks they are blocks; otherwise each sector is a unit of its own. Raises
-    :class:`Refusal`, or :class:`ConflictError` where another injection holds a part.
+    Raises :class:`Refusal`, or :class:`ConflictError` where another injection holds a part.
     """
     end = start + count
     if end > size:
@@ -173,6 +188,25 @@ def pieces_of_range(
             field="range",
             allowed=f"sectors 0 to {size - 1}",
         )
+    pieces = []
+    for line in touching(table, start, end):
+        first, last = max(start, line.start), min(end, line.start + line.length)
+        holder = holder_of(line, made)
+        if holder:
+            raise ConflictError(f"range: sector {first} is held by {holder}", field="range")
+        pieces.append(_piece(first, last - first, table))
+    return tuple(pieces)
+
+
+def pieces_of_range(
+    start: int, count: int, table: Sequence[DmTarget], size: int, made: Mapping[str, str]
+) -> tuple[Piece, ...]:
+    """The units of a range of a disk of `size` sectors.
+
+    In a range of whole 4 KiB blocks they are blocks; otherwise each sector is a unit of its own. Raises
+    :class:`Refusal`, or :class:`ConflictError` where another injection holds a part.
+    """
+    spans = spans_of_range(start, count, table, size, made)
     unit = UNIT_SECTORS if start % UNIT_SECTORS == 0 and count % UNIT_SECTORS == 0 else 1
     if count > (MAX_SECTORS if unit > 1 else MAX_SECTORS // UNIT_SECTORS):
         raise Refusal(
@@ -180,17 +214,11 @@ def pieces_of_range(
             field="range",
             allowed=f"{MAX_SECTORS} sectors in whole 4 KiB blocks, or {MAX_SECTORS // UNIT_SECTORS} others",
         )
-    for line in table:
-        first, last = max(start, line.start), min(end, line.start + line.length)
-        if first >= last:
-            continue
-        holder = holder_of(line, made)
-        if holder:
-            raise ConflictError(f"range: sector {first} is held by {holder}", field="range")
-        if (first - start) % unit or (last - start) % unit:
+    for span in spans:
+        if (span.start - start) % unit or (span.end - start) % unit:
             raise Refusal(
-                f"range: a block at sector {first} lies on two lines of the table",
+                f"range: a block at sector {span.start} lies on two lines of the table",
                 field="range",
                 allowed="a range within one line",
             )
-    return tuple(_piece(sector, unit, table) for sector in range(start, end, unit))
+    return tuple(_piece(sector, unit, table) for sector in range(start, start + count, unit))

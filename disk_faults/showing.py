@@ -12,7 +12,8 @@ from node_agent.fault import Evidence
 from node_agent.host import SECTOR, DmTarget, Extent, LogRecord, Reader
 from node_agent.steps.dm_names import made_devices, node_path, numbers, resolved
 
-from .bad_sectors import BadSectors, layer, overlay_lines
+from .bad_sectors import BadSectors, overlay_lines
+from .layers import layer
 from .places import Piece
 
 EARLIER_SECTORS = 256

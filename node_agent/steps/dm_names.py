@@ -89,7 +89,9 @@ def numbers(reader: Reader, lines: Iterable[TableLine]) -> dict[str, str]:
     for word in sorted(words):
         kind, _, name = word.partition(":")
         if name.startswith("/"):
-            found |= {word: loop.number for loop in reader.loop.list() if loop.backing == name}
+            over = [loop.number for loop in reader.loop.list() if loop.backing == name]
+            if over:
+                found[word] = over[0]
             continue
         info = reader.dm.info(name)
         if info is None:

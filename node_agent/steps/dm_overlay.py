@@ -15,9 +15,9 @@ from node_agent.steps.dm_tables import Table, cut_out, length_of, merge, put_in,
 class DmOverlay(Step):
     """Swaps a table in which `lines` stand where `base` was; reverting puts `base` back there and only there.
 
-    It is the lowest level of the disk that is changed, where its sectors are: a fault of the whole disk stands above.
-    The table that is live at the time of each change is the one that is changed, never a saved one: injections on
-    one disk compose, and end in any order. A line counts as this step's own when it leads to one of its devices;
+    It is the lowest level of the disk that is changed: a fault of the whole disk stands above it. The table that
+    is live at the time of each change is the one that is changed, never a saved one: injections on one disk
+    compose, and end in any order. A line counts as this step's own when it leads to one of its devices;
     reverting touches nothing else, so it may happen twice, or after an apply that never was. The step needs no
     saved state, because it holds `base` itself; `capture` refuses when the live table says otherwise.
     """

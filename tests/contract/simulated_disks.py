@@ -62,7 +62,7 @@ class SimulatedDm:
     def has_target(self, kind: str) -> bool:
         return kind in KINDS
 
-    def create(self, name: str, table: Sequence[DmTarget]) -> DmInfo:
+    def create(self, name: str, table: Sequence[DmTarget], *, public: bool = False) -> DmInfo:
         self._h.change()
         kernel = self._h.kernel
         if name in kernel.dm:

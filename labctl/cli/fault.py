@@ -9,7 +9,7 @@ import click
 from rich.console import Group, RenderableType
 
 from labctl.cli.base import LabGroup, UnknownNameError, pass_session
-from labctl.cli.names import all_aliases, built_aliases, pending_aliases, resolve_name
+from labctl.cli.names import AnyFault, all_aliases, built_aliases, known_faults, pending_aliases, resolve_name
 from labctl.cli.parameters import (
     NOTHING,
     Parameter,
@@ -24,11 +24,10 @@ from labctl.cli.session import Session, nearest
 from labctl.report.text import PlainTable, labelled
 from node_agent import aliases
 from node_agent.catalog import catalog
-from node_agent.fault import Fault
 
 
 def _complete_faults(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
-    return [name for name in [*catalog(), *built_aliases()] if name.startswith(incomplete)]
+    return [name for name in [*known_faults(), *built_aliases()] if name.startswith(incomplete)]
 
 
 @click.group("faults", cls=LabGroup, invoke_without_command=True)
@@ -52,7 +51,7 @@ def list_command(session: Session) -> None:
 
 def list_faults(session: Session) -> None:
     """The catalogue and the aliases, those of faults that are not built yet apart."""
-    found = catalog()
+    found = known_faults()
     data = [
         {"name": name, "summary": one.summary, "operator_sees": one.operator_sees, "reversible": one.reversible}
         for name, one in found.items()
@@ -95,16 +94,16 @@ def show(ctx: click.Context, session: Session, name: str) -> None:
     the JSON schema of its parameters.
     """
     name = name.replace("-", "_")
-    if name not in catalog() and name not in aliases.ALIASES:
-        known = [*catalog(), *built_aliases()]
+    if name not in known_faults() and name not in aliases.ALIASES:
+        known = [*known_faults(), *built_aliases()]
         raise UnknownNameError(f"there is no fault called {name!r}", nearest(name, known, "faults"), ctx)
     fault, presets = resolve_name(name)
-    alias = name if name not in catalog() else ""
+    alias = name if name not in known_faults() else ""
     data = schema_of(fault, presets) | ({"alias": _alias_data(alias)} if alias else {})
     session.answer(data, describe(fault, session, alias, presets))
 
 
-def schema_of(fault: type[Fault], presets: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
+def schema_of(fault: AnyFault, presets: Mapping[str, Any] = NOTHING) -> dict[str, Any]:
     """Everything about a fault, with the JSON schema of its parameters."""
     return {
         "name": fault.name,
@@ -116,7 +115,7 @@ def schema_of(fault: type[Fault], presets: Mapping[str, Any] = NOTHING) -> dict[
     }
 
 
-def _schema(fault: type[Fault], presets: Mapping[str, Any]) -> dict[str, Any]:
+def _schema(fault: AnyFault, presets: Mapping[str, Any]) -> dict[str, Any]:
     """The JSON schema of the parameters, with defaults as they would be typed."""
     schema = fault.model_json_schema()
     for parameter in with_presets(parameters_of(fault), presets):
@@ -136,7 +135,7 @@ def _alias_lines(name: str, session: Session) -> list[str]:
     return [f"{name}: {alias.promise}; stands for {alias.fault}", *labelled(rows, width=session.width), ""]
 
 
-def describe(fault: type[Fault], session: Session, alias: str = "", presets: Mapping[str, Any] = NOTHING) -> str:
+def describe(fault: AnyFault, session: Session, alias: str = "", presets: Mapping[str, Any] = NOTHING) -> str:
     """The page about a fault; under an alias with what that stands for, and its presets as defaults."""
     rows = [("operator sees", fault.operator_sees), ("reversible", fault.reversible)]
     parameters = with_presets(parameters_of(fault), presets)

@@ -12,9 +12,10 @@ from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
+from pydantic import BaseModel
 
 from labctl.cli.base import LabCommand, LabGroup, session_of
-from labctl.cli.names import built_aliases, resolve_name
+from labctl.cli.names import AnyFault, built_aliases, known_faults, resolve_name
 from labctl.cli.options import duration_option, nodes_option
 from labctl.cli.parameters import (
     NOTHING,
@@ -36,9 +37,8 @@ from labctl.report.plans import plan_text, reach_rows
 from labctl.report.text import labelled
 from node_agent import aliases
 from node_agent.api.views import PlanView
-from node_agent.catalog import catalog
 from node_agent.errors import Refusal
-from node_agent.fault import Fault, build_fault
+from node_agent.fault import build_fault
 from node_agent.injection import ID_PATTERN, InjectionView
 from node_agent.leases import DEFAULT_LEASE_S
 
@@ -64,10 +64,10 @@ class InjectGroup(LabGroup):
     noun = "fault"
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(catalog())
+        return list(known_faults())
 
     def known_names(self, ctx: click.Context) -> list[str]:
-        return [*catalog(), *built_aliases()]
+        return [*known_faults(), *built_aliases()]
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """As click, and the aliases, which the list in the help leaves out."""
@@ -76,14 +76,14 @@ class InjectGroup(LabGroup):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         name = cmd_name.replace("-", "_")
-        known = {*catalog(), *(built_aliases() if ctx.resilient_parsing else aliases.ALIASES)}
+        known = {*known_faults(), *(built_aliases() if ctx.resilient_parsing else aliases.ALIASES)}
         if name not in known:
             return None
         fault, presets = resolve_name(name)
         return fault_command(fault, name, presets)
 
 
-def fault_command(fault: type[Fault], name: str = "", presets: Mapping[str, Any] = NOTHING) -> click.Command:
+def fault_command(fault: AnyFault, name: str = "", presets: Mapping[str, Any] = NOTHING) -> click.Command:
     """The subcommand of a fault, or of another name of it with some parameters preset."""
     parameters = with_presets(parameters_of(fault), presets)
     clash = RESERVED & {p.name for p in parameters}
@@ -108,7 +108,7 @@ def fault_command(fault: type[Fault], name: str = "", presets: Mapping[str, Any]
     return command
 
 
-def _help_of(fault: type[Fault], name: str, presets: Mapping[str, Any]) -> str:
+def _help_of(fault: AnyFault, name: str, presets: Mapping[str, Any]) -> str:
     text = f"{fault.summary}\n\nWhat an operator sees: {fault.operator_sees}"
     if name in ("", fault.name):
         return text
@@ -117,7 +117,7 @@ def _help_of(fault: type[Fault], name: str, presets: Mapping[str, Any]) -> str:
     return f"{aliases.ALIASES[name].promise}\n\nThe same as: {same}{limits}\n\n{fault.name}: {text}"
 
 
-def _examples(fault: type[Fault], name: str, presets: Mapping[str, Any]) -> list[str]:
+def _examples(fault: AnyFault, name: str, presets: Mapping[str, Any]) -> list[str]:
     own = name in ("", fault.name)
     lines = example_lines(fault) if own else [inject_line(name, {}), inject_line(fault.name, presets)]
     return [f"  labctl inject {line}" for line in lines]
@@ -141,16 +141,17 @@ def _check_id(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     return value
 
 
-def build_request(fault: type[Fault], options: Mapping[str, Any], presets: Mapping[str, Any] = NOTHING) -> Request:
+def build_request(fault: AnyFault, options: Mapping[str, Any], presets: Mapping[str, Any] = NOTHING) -> Request:
     """What is asked of every node. Raises :class:`UsageError` naming the parameter that is wrong."""
     given = {**presets, **given_parameters(options, parameters_of(fault))}
     words = {}
     if scheduled := take_schedule(options) if "schedule" in fault.model_fields else None:
         words["schedule"], given["schedule"] = scheduled
     injection_id = options.get("injection_id") or new_injection_id()
-    given.setdefault("seed", seed_of(injection_id))
+    if "seed" in fault.model_fields:
+        given.setdefault("seed", seed_of(injection_id))
     try:
-        built = build_fault(fault, given)
+        built: BaseModel = build_fault(fault, given)
     except Refusal as refusal:
         field = refusal.field.split(".")[0]
         what = refusal.message.removeprefix(f"{fault.name}: {refusal.field}: ").removeprefix("Value error, ")
@@ -169,7 +170,7 @@ def build_request(fault: type[Fault], options: Mapping[str, Any], presets: Mappi
 
 
 def inject(
-    session: Session, fault: type[Fault], options: Mapping[str, Any], presets: Mapping[str, Any] = NOTHING
+    session: Session, fault: AnyFault, options: Mapping[str, Any], presets: Mapping[str, Any] = NOTHING
 ) -> int:
     """Plan on every node, then plant on every node, or on none."""
     nodes = session.nodes(options["nodes"])

@@ -76,7 +76,7 @@ def stop(session: Session, clear: bool) -> int:
 
 def _clear(session: Session, nodes: Sequence[Node]) -> int:
     with session.patience(f"asking {names_of(nodes)}"):
-        answers = ask_all(nodes, lambda node: session.agent(node).recover(stop="clear"))
+        answers = ask_all(nodes, lambda node: session.injections(node).recover(stop="clear"))
     if answers.bad:
         raise failure(answers, f"cleared on: {', '.join(answers.good) or 'no node'}")
     session.answer({"stopped": []}, f"new faults are allowed on {', '.join(answers.good)}")
@@ -91,7 +91,7 @@ def extend(session: Session, injection_id: str, lease_s: float) -> int:
     """Give a live injection a new lease, counted from now."""
     holders = require_injection(session, injection_id)
     with session.patience(f"asking {names_of(holders)}"):
-        answers = ask_all(holders, lambda node: session.agent(node).extend(injection_id, lease_s))
+        answers = ask_all(holders, lambda node: session.injections(node).extend(injection_id, lease_s))
     if answers.bad:
         raise failure(answers, f"extended on: {', '.join(answers.good) or 'no node'}")
     now = dt.datetime.now()

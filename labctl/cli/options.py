@@ -48,7 +48,7 @@ def complete_injections(ctx: click.Context, param: click.Parameter, incomplete: 
     session = session_of(ctx)
     try:
         nodes = session.nodes()
-        answers = ask_all(nodes, lambda node: session.agent(node).list(timeout_s=COMPLETION_TIMEOUT_S))
+        answers = ask_all(nodes, lambda node: session.injections(node).list(timeout_s=COMPLETION_TIMEOUT_S))
     except LabctlError:
         return []
     live: dict[str, InjectionView] = {one.id: one for reply in answers.good.values() for one in reply.injections}

@@ -12,8 +12,8 @@ from typing import Any
 import click
 from pydantic.fields import FieldInfo
 
+from labctl.cli.names import AnyFault
 from node_agent.content import FORMAT, encode_content
-from node_agent.fault import Fault
 
 
 class _Content(click.ParamType[str]):
@@ -88,7 +88,7 @@ class Parameter:
         return str(self.default)
 
 
-def parameters_of(fault: type[Fault]) -> tuple[Parameter, ...]:
+def parameters_of(fault: AnyFault) -> tuple[Parameter, ...]:
     """The parameters of a fault: required ones first, the seed last, otherwise in the order of the class."""
     schema = fault.model_json_schema()
     defs = schema.get("$defs", {})
@@ -189,7 +189,7 @@ def given_parameters(options: Mapping[str, Any], parameters: tuple[Parameter, ..
     }
 
 
-def example_lines(fault: type[Fault]) -> list[str]:
+def example_lines(fault: AnyFault) -> list[str]:
     """The fault's own examples as they would be typed after `labctl inject`."""
     files = {p.name: "FILE" for p in parameters_of(fault) if p.kind == "file"}
     return [

@@ -43,10 +43,10 @@ def plan_everywhere(session: Session, nodes: Sequence[Node], request: Request) -
     """The plan of each node; none for a node that has this very injection already. Raises where one refuses."""
 
     def ask(node: Node) -> PlanView | None:
-        agent = session.agent(node)
-        if agent.list(ended=True, ids=(request.id,)).injections:
+        keeper = session.injections(node)
+        if keeper.list(ended=True, ids=(request.id,)).injections:
             return None
-        return agent.plan(request.id, request.fault, request.parameters)
+        return keeper.plan(request.id, request.fault, request.parameters)
 
     with session.patience(f"planning {request.fault} on {names_of(nodes)}"):
         answers = ask_all(nodes, ask)
@@ -59,7 +59,7 @@ def plant_everywhere(session: Session, nodes: Sequence[Node], request: Request) 
     """Plant on all nodes in parallel. Raises after everything was taken back where one of them fails."""
 
     def ask(node: Node) -> InjectionView:
-        return session.agent(node).apply(request.id, request.fault, request.parameters, request.lease_s)
+        return session.injections(node).apply(request.id, request.fault, request.parameters, request.lease_s)
 
     asked = Round(nodes, ask)
     try:

@@ -33,16 +33,16 @@ def find_injections(
     session: Session, nodes: Sequence[Node], ids: Sequence[str] = (), *, ended: bool = False
 ) -> Answers[tuple[InjectionView, ...]]:
     """The injections of each node: all live ones, or those of `ids`; `ended` adds those that are over."""
-    return ask_all(nodes, lambda node: session.agent(node).list(ended=ended, ids=tuple(ids)).injections)
+    return ask_all(nodes, lambda node: session.injections(node).list(ended=ended, ids=tuple(ids)).injections)
 
 
 def recover_ids(session: Session, nodes: Sequence[Node], ids: Sequence[str]) -> Outcome:
     """Recover these injections wherever they are. Already over, or never there, is fine."""
 
     def ask(node: Node) -> tuple[InjectionView, ...]:
-        agent = session.agent(node)
-        here = tuple(one.id for one in agent.list(ended=True, ids=tuple(ids)).injections)
-        return agent.recover(ids=here).injections if here else ()
+        keeper = session.injections(node)
+        here = tuple(one.id for one in keeper.list(ended=True, ids=tuple(ids)).injections)
+        return keeper.recover(ids=here).injections if here else ()
 
     return outcome_of(ask_all(nodes, ask), ids)
 
@@ -51,8 +51,8 @@ def recover_everything(session: Session, nodes: Sequence[Node], *, stop: bool = 
     """Recover whatever is live on these nodes; `stop`: and have their agents refuse new faults from now on."""
 
     def ask(node: Node) -> tuple[InjectionView, ...]:
-        agent = session.agent(node)
-        return (agent.recover(stop="set") if stop else agent.recover(everything=True)).injections
+        keeper = session.injections(node)
+        return (keeper.recover(stop="set") if stop else keeper.recover(everything=True)).injections
 
     return outcome_of(ask_all(nodes, ask))
 

@@ -8,8 +8,8 @@ from typing import Any
 import click
 from pydantic import ValidationError
 
+from labctl.cli.names import AnyFault
 from labctl.errors import UsageError
-from node_agent.fault import Fault
 from node_agent.schedule import FORMS, Kind, parse_schedule
 
 FIELD = "schedule"
@@ -30,7 +30,7 @@ def _name(kind: Kind) -> str:
     return f"{FIELD}_{kind}"
 
 
-def accepted_forms(fault: type[Fault]) -> tuple[Kind, ...]:
+def accepted_forms(fault: AnyFault) -> tuple[Kind, ...]:
     """The forms of schedule that this fault takes; none where it has no schedule."""
     if FIELD not in fault.model_fields:
         return ()
@@ -40,12 +40,12 @@ def accepted_forms(fault: type[Fault]) -> tuple[Kind, ...]:
     )  # fmt: skip
 
 
-def short_forms(fault: type[Fault]) -> list[tuple[Kind, str]]:
+def short_forms(fault: AnyFault) -> list[tuple[Kind, str]]:
     """The forms this fault takes, each with what its value is called."""
     return [(kind, _FORMS[kind][0]) for kind in accepted_forms(fault)]
 
 
-def _refuses(fault: type[Fault], schedule: str) -> bool:
+def _refuses(fault: AnyFault, schedule: str) -> bool:
     try:
         fault.model_validate({FIELD: schedule})
     except ValidationError as error:
@@ -53,7 +53,7 @@ def _refuses(fault: type[Fault], schedule: str) -> bool:
     return False
 
 
-def schedule_options(fault: type[Fault]) -> list[click.Option]:
+def schedule_options(fault: AnyFault) -> list[click.Option]:
     """One option a form, each a shorter word for `--schedule`."""
     return [
         click.Option(

@@ -12,7 +12,7 @@ import re
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +27,8 @@ from labctl.progress import Progress, SilentProgress, progress_for_stderr
 if TYPE_CHECKING:  # gRPC and cryptography are for commands that talk to nodes, not for --help
     from contextlib import AbstractContextManager
 
+    from labctl.hardware.injector import HardwareInjector
+    from labctl.hardware.keeper import Keeper
     from labctl.lab.remote import Remote
     from labctl.lab.selfcheck import Check
     from labctl.pki import LabAuthority
@@ -58,6 +60,11 @@ class Tools(Protocol):
     def answering(self, lab: str) -> Ready:
         """A wait for an agent that was just installed; changes nothing on the node."""
 
+    def hardware(
+        self, lab: str, node: Node, agent: Callable[[], AgentClient], progress: Progress
+    ) -> HardwareInjector | None:
+        """The machine below a node, where the lab has a hold of it."""
+
     def check_machine(self, progress: Progress) -> tuple[Check, ...]:
         """What this machine has and lacks for labs of virtual machines."""
 
@@ -78,6 +85,7 @@ class Session:
     json: bool = False
     _provider: Provider | None = field(default=None, init=False)
     _agents: dict[str, AgentClient] = field(default_factory=dict, init=False)
+    _keepers: dict[str, Keeper] = field(default_factory=dict, init=False)
     _open: ExitStack = field(default_factory=ExitStack, init=False)
 
     @property
@@ -133,6 +141,15 @@ class Session:
             transport = self.tools.transport(self.lab, node, self.transport)
             self._agents[node.name] = AgentClient(self._open.enter_context(transport))
         return self._agents[node.name]
+
+    def injections(self, node: Node) -> Keeper:
+        """All injections of a node: its agent's, and those in the hardware below it."""
+        if node.name not in self._keepers:
+            from labctl.hardware.keeper import Keeper
+
+            below = self.tools.hardware(self.lab, node, lambda: self.agent(node), self.progress)
+            self._keepers[node.name] = Keeper(lambda: self.agent(node), below, self.provider().kind)
+        return self._keepers[node.name]
 
     def close(self) -> None:
         """End all connections."""

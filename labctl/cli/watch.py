@@ -50,7 +50,7 @@ def watch(session: Session, injection_id: str, interval: float) -> int:
     injection as it is. Ends with 75 where it is stuck.
     """
     holders = require_injection(session, injection_id)
-    events = merged(holders, lambda node: session.agent(node).watch(injection_id, interval))
+    events = merged(holders, lambda node: session.injections(node).watch(injection_id, interval))
     told = HitLog()
     if session.json:
         return follow(events, lambda latest, one: click.echo(only_new(one, told.new(one)[0]).model_dump_json()))

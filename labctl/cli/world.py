@@ -6,7 +6,7 @@ Imports are inside, because `labctl --help` and shell completion should not wait
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING
 
@@ -14,10 +14,12 @@ from labctl.lab.model import Node, Provider, Ready
 from labctl.progress import Progress
 
 if TYPE_CHECKING:
+    from labctl.hardware.injector import HardwareInjector
     from labctl.lab.remote import Remote
     from labctl.lab.selfcheck import Check
     from labctl.pki import LabAuthority
     from labctl.transport.base import Kind, Transport
+    from labctl.transport.client import AgentClient
 
 READY_TIMEOUT_S = 600.0
 """How long a node may take to boot and probe its kernel: three emulated ones at once are slow."""
@@ -67,6 +69,17 @@ class RealTools:
         from labctl.lab.answering import make_answering
 
         return make_answering(lambda node: self.transport(lab, node, "grpc"), ANSWER_TIMEOUT_S)
+
+    def hardware(
+        self, lab: str, node: Node, agent: Callable[[], AgentClient], progress: Progress
+    ) -> HardwareInjector | None:
+        from labctl.hardware.wiring import injector_of
+        from labctl.lab.qemu import QemuLab
+
+        provider = self.open_lab(lab)
+        if not isinstance(provider, QemuLab):
+            return None
+        return injector_of(provider, node, agent, self.ready(lab), progress)
 
     def check_machine(self, progress: Progress) -> tuple[Check, ...]:
         from labctl.lab.selfcheck import check_machine

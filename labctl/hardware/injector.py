@@ -113,6 +113,10 @@ class HardwareInjector:
             memory = RecordMemory(self.journal, record)
             return self._view(memory.change(lease_s=lease_s, expires=self._clock() + lease_s), record.evidence)
 
+    def known(self) -> tuple[InjectionView, ...]:
+        """Live injections as they are recorded; nobody is asked."""
+        return tuple(self._view(one, one.evidence) for one in self.journal.live())
+
     @property
     def silent(self) -> InjectionView | None:
         """The live injection that keeps the node's agent from answering."""

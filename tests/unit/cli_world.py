@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 from labctl.cli.main import main
 from labctl.cli.session import Session
 from labctl.errors import LabError
+from labctl.hardware.injector import HardwareInjector
 from labctl.lab.model import LabOptions, Node, NodeStatus, Provider, Ready
 from labctl.lab.remote import Remote
 from labctl.lab.selfcheck import Check
@@ -24,6 +25,7 @@ from labctl.pki import LabAuthority
 from labctl.power.model import PowerState
 from labctl.progress import Progress, Task
 from labctl.transport.base import ClosingTransport, ConnectError, Kind, NoAnswerError, answered_error
+from labctl.transport.client import AgentClient
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.convert import error_message
 from node_agent.errors import AgentError
@@ -146,6 +148,7 @@ class World:
     directory: Path
     labs: dict[str, Provider] = field(default_factory=dict)
     injectors: dict[str, ToyInjector] = field(default_factory=dict)
+    below: dict[str, HardwareInjector] = field(default_factory=dict)
     down: dict[str, str] = field(default_factory=dict)
     trouble: Before = lambda node, method: None
     executed: list[Sequence[str]] = field(default_factory=list)
@@ -196,6 +199,11 @@ class World:
 
     def answering(self, lab: str) -> Ready:
         return lambda node: None
+
+    def hardware(
+        self, lab: str, node: Node, agent: Callable[[], AgentClient], progress: Progress
+    ) -> HardwareInjector | None:
+        return self.below.get(node.name)
 
     def check_machine(self, progress: Progress) -> tuple[Check, ...]:
         return self.checks

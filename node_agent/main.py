@@ -17,7 +17,14 @@ OK, REFUSED, USAGE, NOT_RUNNING = 0, 1, 64, 70
 
 HELP = """usage: node-agent serve [--config DIR] [--state DIR] [--run DIR] [--listen ADDRESS:PORT]
        node-agent call METHOD [--node NAME] [--socket PATH]   request as JSON on standard input
+       node-agent disks [--state DIR]   bring up the disks that labctl node prepare-disk prepared
        node-agent version"""
+
+_OPTIONS = {
+    "call": ("node", "socket"),
+    "serve": ("config", "state", "run", "listen"),
+    "disks": ("state",),
+}
 
 
 def main() -> int:
@@ -31,12 +38,16 @@ def main() -> int:
     if command in ("-h", "--help", "help"):
         print(HELP)
         return OK
-    allowed = {"call": ("node", "socket"), "serve": ("config", "state", "run", "listen")}.get(command, ())
+    allowed = _OPTIONS.get(command, ())
     options, rest, wrong = _options(arguments, allowed)
-    if wrong or command not in ("call", "serve") or len(rest) != (command == "call"):
+    if wrong or command not in _OPTIONS or len(rest) != (command == "call"):
         return _fail(USAGE, wrong + "\n" + HELP if wrong else HELP)
     if command == "call":
         return call(rest[0], options.get("node", ""), options.get("socket", SOCKET))
+    if command == "disks":
+        from node_agent.prepare.boot import bring_up_at_boot
+
+        return bring_up_at_boot(options)
     from node_agent.serve import serve
 
     return serve(options)

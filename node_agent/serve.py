@@ -83,9 +83,11 @@ def _run(node: str, settings: Settings, make_host: Callable[[], Host], ended: th
     for view in injector.start():
         log.warning("injection %s of an earlier process: %s %s", view.id, view.state, "; ".join(view.residue))
     # Only now the imports that take long on a slow machine: recovery comes first.
+    from node_agent.prepare.disks import Preparer
     from node_agent.service import Service
 
-    service = Service(injector, host, node)
+    preparer = Preparer(host, settings.state, lambda: [view.id for view in injector.injections()])
+    service = Service(injector, host, node, preparer=preparer)
     with ExitStack() as edges:
         edges.callback(_recover_all, injector)
         edges.enter_context(_edges(service, settings))

@@ -19,11 +19,13 @@ from node_agent import signs
 from node_agent.api import agent_pb2 as pb
 from node_agent.api import convert
 from node_agent.api.methods import find_method
-from node_agent.errors import AgentError, ConflictError, Refusal, StoppedError
+from node_agent.errors import AgentError, ConflictError, Refusal, StoppedError, UnsupportedError
 from node_agent.facts import gather_facts
 from node_agent.fault import Capability, Missing
 from node_agent.host import CommandError, Host
 from node_agent.injection import ENDED, InjectionView, Plan
+from node_agent.prepare.disks import Preparer
+from node_agent.prepare.messages import reply_message, request_of
 from node_agent.residue import Difference
 
 log = logging.getLogger(__name__)
@@ -57,8 +59,14 @@ class Service:
     """The contract's methods. Safe to call from many threads at once, as the injector is."""
 
     def __init__(
-        self, injector: InjectorApi, host: Host, node: str, clock: Callable[[], float] = time.time
+        self,
+        injector: InjectorApi,
+        host: Host,
+        node: str,
+        clock: Callable[[], float] = time.time,
+        preparer: Preparer | None = None,
     ) -> None:
+        self._preparer = preparer
         self._injector, self._host, self.node, self._clock = injector, host, node, clock
         self._closing = threading.Event()
         self._watchers = threading.BoundedSemaphore(MAX_WATCHERS)
@@ -73,6 +81,7 @@ class Service:
             "Residue": self._residue,
             "SetClock": self._set_clock,
             "Observe": self._observe,
+            "PrepareDisk": self._prepare_disk,
         }
 
     def close(self) -> None:
@@ -188,6 +197,11 @@ class Service:
         before = self._clock()
         self._host.set_time(request.unix_s)
         return pb.SetClockReply(before_unix_s=before, after_unix_s=self._clock())
+
+    def _prepare_disk(self, request: pb.PrepareDiskRequest) -> Message:
+        if self._preparer is None:
+            raise UnsupportedError("this agent prepares no disks", allowed="an agent that serves a node")
+        return reply_message(*self._preparer.do(request_of(request)))
 
 
 def _watch_interval(interval_s: float) -> float:

@@ -19,11 +19,18 @@ UNIT = "groundfault-agent.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 UNIT_SOURCE = f"{PROGRAM}/lib/node_agent/systemd/{UNIT}"
 
+DISKS = f"{STATE}/disks"
+"""A record of each disk that `labctl node prepare-disk` put under device mapper, as NAME.json."""
+
+DISKS_UNIT = "/etc/systemd/system/groundfault-disks.service"
+DISKS_WANTED = "/etc/systemd/system/local-fs.target.wants/groundfault-disks.service"
+"""What brings those up at boot. Goes with the last of them."""
+
 STAGING = "/opt/.groundfault-new"
 RETIRED = "/opt/.groundfault-old"
 """Where a new program is unpacked, and where the one it replaces goes; left only by an interrupted install."""
 
-OWNED = (UNIT_FILE, RUN, STATE, TLS, NODE_FILE, STAGING, RETIRED, PROGRAM)
+OWNED = (UNIT_FILE, DISKS_WANTED, DISKS_UNIT, RUN, STATE, TLS, NODE_FILE, STAGING, RETIRED, PROGRAM)
 """Deleted by `remove`, in this order: the program last, so that an interrupted removal is seen and goes on.
 Lines in the journal of systemd are the node's own history and stay."""
 

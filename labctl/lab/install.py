@@ -37,6 +37,7 @@ print(json.dumps({
     "present": [p for p in %(owned)r if os.path.lexists(p)],
     "live": [n[:-8] for n in names(%(journal)r) if n.endswith(".journal")],
     "kept": [d + "/" + n for d in %(shared)r for n in names(d)],
+    "disks": [n[:-5] for n in names(%(disks)r) if n.endswith(".json")],
 }))
 """
 
@@ -59,7 +60,7 @@ class Agent(Protocol):
 
 class Machine(BaseModel):
     """What a look at a node found. `live`: ids whose journal is open; `present`: paths of the agent;
-    `kept`: what lies in the shared directories."""
+    `kept`: what lies in the shared directories; `disks`: names of disks that were prepared."""
 
     python: str
     arch: str
@@ -68,6 +69,7 @@ class Machine(BaseModel):
     present: tuple[str, ...]
     live: tuple[str, ...]
     kept: tuple[str, ...]
+    disks: tuple[str, ...] = ()
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -102,7 +104,7 @@ class Root:
 
 def look(root: Root) -> Machine:
     """Find out what a node is and what of the agent is on it. Changes nothing."""
-    script = _LOOK % {"owned": at.OWNED, "journal": at.JOURNAL, "shared": at.SHARED}
+    script = _LOOK % {"owned": at.OWNED, "journal": at.JOURNAL, "shared": at.SHARED, "disks": at.DISKS}
     done = root.ask(PYTHON, "-c", script)
     if done.status == 127 or "not found" in done.stderr:
         raise UnsupportedError(
@@ -221,6 +223,11 @@ def remove(remote: Remote, agent: Agent, task: Task) -> tuple[str, ...] | None:
     machine = look(root)
     if not at.SIGNS.intersection(machine.present):
         return None
+    if machine.disks:
+        raise UsageError(
+            f"{root.name}: disks are under device mapper: {', '.join(machine.disks)}; nothing was removed",
+            f"labctl node prepare-disk {root.name} --undo --name {machine.disks[0]}",
+        )
     task.update("recovering everything", 0.2)
     _heal(root.name, machine, agent)
     task.update("stopping the agent", 0.5)

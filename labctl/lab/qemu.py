@@ -19,6 +19,7 @@ from labctl.lab.image import ensure_image, image_key
 from labctl.lab.machine import Machine, Places, PortTakenError
 from labctl.lab.model import LabOptions, Node, NodeStatus, Ready
 from labctl.lab.qmp import Qmp
+from labctl.lab.remote import connected
 from labctl.lab.state import Ports, Record
 from labctl.lab.tools import need
 from labctl.power.qemu import QemuPower
@@ -115,7 +116,13 @@ class QemuLab:
 
     def power(self, name: str) -> QemuPower:
         """The power switch of a node."""
-        return QemuPower(self, name)
+
+        def shut_down() -> None:
+            # Not by the power button: a node has no logind, which would be what listens to it.
+            with connected(next(node for node in self.nodes() if node.name == name)) as remote:
+                remote.run(("systemctl", "poweroff", "--no-block"))
+
+        return QemuPower(self, name, shut_down)
 
     def runs(self, name: str) -> bool:
         """Whether a node's machine runs. Asks the kernel."""

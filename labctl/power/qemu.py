@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Protocol
 
 from labctl.errors import LabError
-from labctl.lab.qmp import Qmp
 from labctl.power.model import PowerState
 from labctl.progress import Progress, SilentProgress, Task
 
@@ -21,7 +20,6 @@ class Machines(Protocol):
     def runs(self, name: str) -> bool: ...
     def power_off(self, name: str) -> None: ...
     def power_on(self, name: str, progress: Progress | None = None) -> None: ...
-    def qmp(self, name: str) -> Qmp: ...
 
 
 class QemuPower:
@@ -30,10 +28,14 @@ class QemuPower:
     real = False
 
     def __init__(
-        self, lab: Machines, name: str, clock: Callable[[], float] = time.monotonic,
+        self,
+        lab: Machines,
+        name: str,
+        shut_down: Callable[[], None],
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-    ) -> None:  # fmt: skip
-        self._lab, self._name, self._clock, self._sleep = lab, name, clock, sleep
+    ) -> None:
+        self._lab, self._name, self._shut_down, self._clock, self._sleep = lab, name, shut_down, clock, sleep
         self.what = name
 
     def state(self) -> PowerState:
@@ -41,11 +43,12 @@ class QemuPower:
         return "on" if self._lab.runs(self._name) else "off"
 
     def off(self, graceful: bool, task: Task) -> bool:
-        """End the process, or press the power button and wait for the guest's shutdown."""
+        """End the process, or have the guest shut down and wait for its end."""
         if not self._lab.runs(self._name):
             return False
         if graceful:
-            self._press(task)
+            self._shut_down()
+            self._wait(task)
         else:
             self._lab.power_off(self._name)
         return True
@@ -58,15 +61,13 @@ class QemuPower:
         self._lab.power_on(self._name, SilentProgress())
         return True
 
-    def _press(self, task: Task) -> None:
-        with self._lab.qmp(self._name) as qmp:
-            qmp.execute("system_powerdown")
+    def _wait(self, task: Task) -> None:
         task.update("shutting down")
         deadline = self._clock() + GRACEFUL_S
         while self._lab.runs(self._name):
             if self._clock() >= deadline:
                 raise LabError(
-                    f"{self._name} did not shut down within {GRACEFUL_S:g} s of its power button",
+                    f"{self._name} did not shut down within {GRACEFUL_S:g} s",
                     f"labctl power {self._name} off pulls the plug",
                 )
             self._sleep(_POLL_S)

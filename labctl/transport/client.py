@@ -16,6 +16,8 @@ from node_agent.api import agent_pb2 as pb
 from node_agent.api import convert
 from node_agent.api.views import ClockChange, InjectionList, NodeFacts, PlanView, ProbeReport
 from node_agent.injection import InjectionView
+from node_agent.prepare.messages import PrepareResult, request_message, result_of
+from node_agent.prepare.model import Request
 from node_agent.residue import Difference
 from node_agent.signs import Sign, SignSeen
 from node_agent.version import CONTRACT
@@ -26,6 +28,9 @@ Reply = TypeVar("Reply", bound=Message)
 QUICK_S = 15.0
 CHANGE_S = 180.0
 PROBE_S = 300.0
+FORMAT_S = 2000.0
+"""How long making a file system on a large disk may take."""
+
 POLL_S = 0.2
 
 
@@ -138,6 +143,11 @@ class AgentClient:
         )
         reply = self._ask("Observe", request, pb.ObserveReply, timeout_s)
         return json.loads(reply.mark_json), convert.signs_seen(reply.signs)
+
+    def prepare_disk(self, request: Request, timeout_s: float = FORMAT_S) -> PrepareResult:
+        """Put a disk under device mapper, take it away again, or see what there is."""
+        message = request_message(request)
+        return result_of(self._ask("PrepareDisk", message, pb.PrepareDiskReply, timeout_s))
 
     def _ask(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
         return cast("Reply", self._transport.call(method, request, timeout_s))

@@ -12,7 +12,6 @@ import pytest
 
 from labctl.errors import ExitCode, LabctlError, LabError, UnsupportedError, UsageError
 from labctl.lab.inventory import parse_inventory
-from labctl.lab.qmp import Qmp
 from labctl.power.model import Bmc
 from labctl.power.qemu import QemuPower
 from labctl.power.redfish import FORCED_S, RedfishPower
@@ -364,7 +363,7 @@ def test_what_is_no_redfish_service(reply: Reply, message: str, capfd: pytest.Ca
 
 
 class ToyMachines:
-    """A QEMU lab of one machine, whose guest obeys its power button or not."""
+    """A QEMU lab of one machine, whose guest shuts down when asked to, or not."""
 
     def __init__(self, obeys: bool) -> None:
         self.on, self.obeys, self.done = True, obeys, ""
@@ -378,26 +377,20 @@ class ToyMachines:
     def power_on(self, name: str, progress: Progress | None = None) -> None:
         self.on, self.done = True, "booted"
 
-    def qmp(self, name: str) -> Qmp:
-        return self  # type: ignore[return-value]
+    def shut_down(self) -> None:
+        self.done, self.on = "asked", not self.obeys
 
-    def __enter__(self) -> ToyMachines:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def execute(self, command: str) -> None:
-        self.done, self.on = command, not self.obeys
+def virtual(obeys: bool) -> tuple[ToyMachines, QemuPower]:
+    machines, time = ToyMachines(obeys), Time()
+    return machines, QemuPower(machines, "w1", machines.shut_down, time.clock, time.sleep)
 
 
 def test_a_virtual_machine() -> None:
-    machines, time = ToyMachines(obeys=True), Time()
-    power = QemuPower(machines, "w1", time.clock, time.sleep)
+    machines, power = virtual(obeys=True)
     assert (power.state(), power.off(False, Said()), machines.done) == ("on", True, "killed")
     assert (power.state(), power.off(False, Said()), power.off(True, Said())) == ("off", False, False)
     assert (power.on(Said()), power.on(Said()), machines.done) == (True, False, "booted")
-    assert (power.off(True, Said()), machines.done, power.state()) == (True, "system_powerdown", "off")
-    deaf = QemuPower(ToyMachines(obeys=False), "w1", time.clock, time.sleep)
-    with pytest.raises(LabError, match="did not shut down within 180 s of its power button"):
-        deaf.off(True, Said())
+    assert (power.off(True, Said()), machines.done, power.state()) == (True, "asked", "off")
+    with pytest.raises(LabError, match="did not shut down within 180 s"):
+        virtual(obeys=False)[1].off(True, Said())

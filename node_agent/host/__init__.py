@@ -235,8 +235,8 @@ class FilesystemsReader(Protocol):
     def lost(self, name: str) -> tuple[str, ...]:
         """Which data the repairs of that name found to be lost. Outlasts the agent and a reboot."""
 
-    def unfinished(self, name: str) -> tuple[str, ...]:
-        """What a repair of that name has begun and not brought to its end."""
+    def begun(self, name: str) -> Mounted | None:
+        """What a repair of that name has begun to bring back and has not yet; None where nothing is."""
 
     def identity(self, target: str) -> str:
         """The UUID of the file system mounted at a place, which answers even where its disk is dead."""

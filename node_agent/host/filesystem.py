@@ -17,8 +17,10 @@ import stat
 import struct
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from node_agent.facts import parse_mountinfo
 from node_agent.host import Mounted, Repair, fsck, units
@@ -90,9 +92,10 @@ class FileSystems:
         """Which data the repairs of that name found to be lost for good."""
         return tuple(self._record(name).get("lost", ()))
 
-    def unfinished(self, name: str) -> tuple[str, ...]:
-        """What a repair of that name has begun and not brought to its end."""
-        return tuple(f"{unit} was stopped for a repair and not started again" for unit in self._units(name))
+    def begun(self, name: str) -> Mounted | None:
+        """What a repair of that name has begun to bring back and has not yet; None where nothing is."""
+        wanted = self._record(name).get("wanted")
+        return Mounted(**wanted) if wanted else None
 
     def identity(self, target: str) -> str:
         """The UUID of a mounted file system, from memory: its disk may be dead (FS_IOC_GETFSUUID, Linux 6.9).
@@ -132,17 +135,18 @@ class FileSystems:
         done: list[str] = []
         keeper = f"{name}-keeper.service"
         now = self.mounted(wanted.target)
-        if now is not None:
-            stopped = self._stop_users(name, now, keeper)
-            done += [f"stopped {unit}" for unit in stopped]
+        users = _users_that_can_be_stopped(now) if now else ()
+        self._note(name, wanted=asdict(wanted))
         try:
+            if now is not None:
+                done += [f"stopped {unit}" for unit in self._stop(name, now, users, keeper)]
             done += self._bring_back(name, wanted, now)
         finally:
             # Never onto an empty mount point: there they would write to the disk of the system.
             if self.mounted(wanted.target) is not None:
                 units.start(self._units(name), keeper)
                 done += [f"started {unit}" for unit in self._units(name)]
-                self._note(name, units=())
+                self._note(name, wanted=None, units=[])
         return Repair(tuple(done), self.lost(name))
 
     def _bring_back(self, name: str, wanted: Mounted, now: Mounted | None) -> list[str]:
@@ -151,27 +155,24 @@ class FileSystems:
         if now is not None:
             if self.ailments(now).keys() & {"stopped", "no-answer"}:
                 text = f"{now.target}: what was written and not yet on the disk when {now.fstype} stopped"
-                self._note(name, lost=(text,))
+                self._lost(name, (text,))
             before = _tree(now.target)
             _unmount(now)
             done.append(f"unmounted {now.target}")
         device = os.path.realpath(wanted.source)
         _wait_until_free(device)
         found = fsck.check(device, wanted.fstype, self._state / "scratch")
-        self._note(name, lost=found.lost)
+        self._lost(name, found.lost)
         done += found.done
         _mount(wanted)
         done.append(f"mounted {wanted.target}")
-        self._note(name, lost=fsck.shortened(_missing(before, _tree(wanted.target))))
+        self._lost(name, fsck.shortened(_missing(before, _tree(wanted.target))))
         return done
 
-    def _stop_users(self, name: str, now: Mounted, keeper: str) -> tuple[str, ...]:
-        users = _users_that_can_be_stopped(now)
-        holding = tuple(dict.fromkeys(user.unit for user in users))
-        mount_unit = _mount_unit(now.target)
-        stopped = units.with_triggers(holding)
-        again = (*self._units(name), *units.pulled_down(stopped, mount_unit))
-        self._note(name, units=tuple(dict.fromkeys(again)))
+    def _stop(self, name: str, now: Mounted, users: Iterable[units.User], keeper: str) -> tuple[str, ...]:
+        stopped = units.with_triggers(tuple(dict.fromkeys(user.unit for user in users)))
+        again = dict.fromkeys((*self._units(name), *units.pulled_down(stopped, _mount_unit(now.target))))
+        self._note(name, units=list(again))
         units.keep_loaded(keeper, self._units(name))
         units.stop(stopped)
         return stopped
@@ -179,20 +180,19 @@ class FileSystems:
     def _units(self, name: str) -> tuple[str, ...]:
         return tuple(self._record(name).get("units", ()))
 
-    def _record(self, name: str) -> dict[str, list[str]]:
+    def _record(self, name: str) -> dict[str, Any]:
         try:
             found = json.loads((self._state / f"{name}.json").read_text())
         except (FileNotFoundError, ValueError):  # a torn one was never believed: it is renamed into place
             return {}
         return dict(found)
 
-    def _note(self, name: str, *, units: tuple[str, ...] | None = None, lost: tuple[str, ...] = ()) -> None:
-        """Put on disk who is to be started again (all of them), and add to what is lost."""
-        record = self._record(name)
-        kept = list(units) if units is not None else record.get("units", [])
-        wanted = {"units": kept, "lost": list(dict.fromkeys((*record.get("lost", ()), *lost)))}
-        if wanted == record or not (record or units or lost):
-            return
+    def _lost(self, name: str, more: Iterable[str]) -> None:
+        self._note(name, lost=list(dict.fromkeys((*self.lost(name), *more))))
+
+    def _note(self, name: str, **news: Any) -> None:
+        """Put on disk what has changed of a repair: `wanted` until its end, `units` to start, what is `lost`."""
+        wanted = self._record(name) | news
         self._state.mkdir(parents=True, exist_ok=True)
         for old in sorted(self._state.glob("*.json"), key=lambda p: p.stat().st_mtime)[:-_KEEP]:
             old.unlink(missing_ok=True)

@@ -48,13 +48,15 @@ class FilesystemCare(Step):
         pass
 
     def heal(self, host: Host, undo: Undo | None) -> tuple[str, ...]:
-        wanted = self._wanted(host, undo)
-        if wanted and (self._worse(host, undo) or host.filesystems.unfinished(self.name)):
+        wanted = self._wanted(host, undo) or host.filesystems.begun(self.name)
+        if wanted and (self._worse(host, undo) or host.filesystems.begun(self.name)):
             host.filesystems.repair(self.name, wanted)
         return host.filesystems.lost(self.name)
 
     def leftovers(self, reader: Reader, undo: Undo | None) -> tuple[str, ...]:
-        return (*self._worse(reader, undo), *reader.filesystems.unfinished(self.name))
+        begun = reader.filesystems.begun(self.name)
+        unfinished = (f"the repair of {begun.target} has not come to its end",) if begun else ()
+        return (*self._worse(reader, undo), *unfinished)
 
     def _wanted(self, reader: Reader, undo: Undo | None) -> Mounted | None:
         """How it was mounted. Where the journal has lost that, how it is mounted now has to do."""

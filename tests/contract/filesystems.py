@@ -37,8 +37,8 @@ class SimulatedFilesystems:
     def lost(self, name: str) -> tuple[str, ...]:
         return tuple(self._h.kernel.lost.get(name, ()))
 
-    def unfinished(self, name: str) -> tuple[str, ...]:
-        return ()
+    def begun(self, name: str) -> Mounted | None:
+        return self._h.kernel.begun.get(name)
 
     def identity(self, target: str) -> str:
         return UUID
@@ -49,6 +49,7 @@ class SimulatedFilesystems:
     def repair(self, name: str, wanted: Mounted) -> Repair:
         """Two changes: what is lost is on disk before the file system is well again and mounted."""
         self._h.change()
+        self._h.kernel.begun[name] = wanted
         ill = self._h.kernel.ailments.get(wanted.target, {})
         if "stopped" in ill:
             self._h.kernel.lost[name] = [f"{wanted.target}: what was not on the disk yet"]
@@ -57,4 +58,5 @@ class SimulatedFilesystems:
         if self.mounted(wanted.target) is None:
             line = f"9 1 {wanted.device} / {wanted.target} {wanted.options} - {wanted.fstype} {wanted.source} rw\n"
             self._h.kernel.texts[MOUNTINFO] += line
+        del self._h.kernel.begun[name]
         return Repair((f"checked {wanted.target}",), self.lost(name))

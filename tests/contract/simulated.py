@@ -21,6 +21,7 @@ from node_agent.host import (
     HelperFailed,
     LogRecord,
     LoopInfo,
+    Mounted,
 )
 from tests.contract import facilities
 from tests.contract.filesystems import SimulatedFilesystems
@@ -71,6 +72,7 @@ class Kernel:
     ailments: dict[str, dict[str, str]] = field(default_factory=dict)
     """By mount point: what a write would show."""
     lost: dict[str, list[str]] = field(default_factory=dict)
+    begun: dict[str, Mounted] = field(default_factory=dict)
     boot: int = 1
     clock: float = 1000.0
     wall: float = 1.8e9

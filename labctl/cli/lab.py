@@ -184,7 +184,7 @@ def show_status(session: Session, nodes: Sequence[NodeStatus]) -> int:
     machines = [one.node for one in running.values()]
     with session.patience(f"asking {', '.join(running)}"):
         answers = ask_all(machines, lambda node: _report(session, running[node.name]))
-    off = {one.node.name: _off(one) for one in nodes if not one.running}
+    off = {one.node.name: _off(session, one) for one in nodes if not one.running}
     reports = [answers.good.get(one.node.name) or off[one.node.name] for one in nodes]
     data = {"lab": session.lab, "provider": session.provider().kind, "nodes": [one.data() for one in reports]}
     session.answer(data, reports_table(reports))
@@ -194,23 +194,42 @@ def show_status(session: Session, nodes: Sequence[NodeStatus]) -> int:
 
 
 def _report(session: Session, one: NodeStatus) -> NodeReport:
+    if session.injections(one.node).silent is not None:
+        return _held(session, one)
     try:
         return _ask(session, one.node)
     except LabctlError as error:
         return _silent(session, one, error)
 
 
-def _off(one: NodeStatus) -> NodeReport:
+def _off(session: Session, one: NodeStatus) -> NodeReport:
+    if session.injections(one.node).silent is not None:
+        return _held(session, one)
     problem = "" if one.detail == "off" else one.detail
     return NodeReport(name=one.node.name, address=one.node.address, running=False, problem=problem)
 
 
+def _held(session: Session, one: NodeStatus) -> NodeReport:
+    """A node whose agent cannot answer because of a fault in its hardware: nobody has to be asked."""
+    below = session.injections(one.node).below
+    stuck = sum(each.state == "stuck" for each in below)
+    return NodeReport(
+        name=one.node.name,
+        address=one.node.address,
+        running=one.running,
+        live=len(below) - stuck,
+        stuck=stuck,
+        problem="; ".join(f"{each.fault}, injection {each.id}" for each in below),
+    )
+
+
 def _ask(session: Session, node: Node) -> NodeReport:
     agent = session.agent(node)
-    live = agent.list(timeout_s=STATUS_TIMEOUT_S).injections  # also makes the connection, which takes its time
+    above = agent.list(timeout_s=STATUS_TIMEOUT_S).injections  # also makes the connection, which takes its time
     asked = time.time()
     facts = agent.facts(timeout_s=STATUS_TIMEOUT_S)
     answered = time.time()
+    live = (*above, *session.injections(node).below)
     stuck = sum(one.state == "stuck" for one in live)
     return NodeReport(
         name=node.name,

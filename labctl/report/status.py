@@ -53,7 +53,7 @@ def _agent(one: NodeReport) -> Text:
 
 
 def _faults(one: NodeReport) -> Text:
-    if one.agent != "answers":
+    if one.agent != "answers" and not one.live + one.stuck:
         return Text("-")
     parts = [f"{one.live} live"] if one.live else []
     parts += [f"{one.stuck} STUCK"] if one.stuck else []

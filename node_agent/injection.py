@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict
 
+from node_agent.errors import Refusal
 from node_agent.fault import Evidence, Facts, Fault, Missing, PlanNotes, Target
 from node_agent.journal import Entry
 from node_agent.leases import Backoff
@@ -16,6 +18,14 @@ from node_agent.steps.base import Step
 from node_agent.undo import Applied
 
 ID_PATTERN = r"^[a-z0-9][a-z0-9-]{2,31}$"
+
+
+def checked_id(text: str) -> str:
+    """The id itself. Raises :class:`Refusal` where it is none."""
+    if not re.match(ID_PATTERN, text):
+        raise Refusal(f"id: {text!r}", field="id", allowed=f"pattern {ID_PATTERN}")
+    return text
+
 
 InjectionState = Literal["planned", "applying", "active", "recovering", "recovered", "stuck"]
 ENDED: tuple[InjectionState, ...] = ("recovered",)

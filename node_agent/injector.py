@@ -7,7 +7,6 @@ One lock serialises every change; reading what is there never waits for it.
 from __future__ import annotations
 
 import logging
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -29,12 +28,13 @@ from node_agent.errors import (
 )
 from node_agent.facts import gather_facts
 from node_agent.fault import TAG_PREFIX, Capability, Evidence, Facts, Missing, PlanNotes, tag_of
-from node_agent.host import CommandError, Host
-from node_agent.injection import ENDED, ID_PATTERN, InjectionView, Live, Plan
+from node_agent.host import CommandError, Host, Repair
+from node_agent.injection import ENDED, InjectionView, Live, Plan, checked_id
 from node_agent.journal import KEEP_CLOSED, Entry, Journal, Record
 from node_agent.leases import checked_lease
 from node_agent.probe import run_probes
 from node_agent.residue import Difference, compare, look, residue_of
+from node_agent.returned_disk import repair_disk
 from node_agent.showing import lost_by, read_evidence, refuse_unaccepted
 from node_agent.signs import mark
 from node_agent.undo import Applied, applied_steps, undo_all
@@ -123,8 +123,7 @@ class Injector:
 
         Raises a subclass of :class:`AgentError`; afterwards the node is as it was, or the injection is stuck.
         """
-        if not re.match(ID_PATTERN, injection_id):
-            raise Refusal(f"id: {injection_id!r}", field="id", allowed=f"pattern {ID_PATTERN}")
+        checked_id(injection_id)
         lease = checked_lease(lease_s)
         with self._lock:
             known = self._live.get(injection_id)
@@ -169,6 +168,11 @@ class Injector:
                 if live.state not in ENDED:
                     self._undo(live, why)
             return tuple(self._view(x) for x in chosen)
+
+    def repair_disk(self, injection_id: str, disk: str) -> Repair:
+        """Bring a disk back that failed below this system: :func:`node_agent.returned_disk.repair_disk`."""
+        with self._lock:
+            return repair_disk(self._host, f"disk-{checked_id(injection_id)}", disk)
 
     def set_stopped(self, stopped: bool) -> None:
         """Refuse new faults from now on, or allow them again."""
@@ -329,15 +333,8 @@ class Injector:
             self._note(live, {"rec": "stuck", "left": list(live.left)})
             log.error("injection %s is stuck: %s", live.id, "; ".join(live.left))
             return
-        self._note(
-            live,
-            {
-                "rec": "closed",
-                "state": "recovered",
-                "hits": live.evidence.hits if live.evidence else 0,
-                "lost": list(live.lost),
-            },
-        )
+        hits = live.evidence.hits if live.evidence else 0
+        self._note(live, {"rec": "closed", "state": "recovered", "hits": hits, "lost": list(live.lost)})
         live.state = "recovered"
         if live.evidence:
             live.evidence = live.evidence.model_copy(update={"armed": False})

@@ -22,7 +22,7 @@ from node_agent.api.methods import find_method
 from node_agent.errors import AgentError, ConflictError, Refusal, StoppedError, UnsupportedError
 from node_agent.facts import gather_facts
 from node_agent.fault import Capability, Missing
-from node_agent.host import CommandError, Host
+from node_agent.host import CommandError, Host, Repair
 from node_agent.injection import ENDED, InjectionView, Plan
 from node_agent.prepare.disks import Preparer
 from node_agent.prepare.messages import reply_message, request_of
@@ -53,6 +53,7 @@ class InjectorApi(Protocol):
     def injections(self, ended: bool = False, ids: tuple[str, ...] = ()) -> tuple[InjectionView, ...]: ...
     def view(self, injection_id: str) -> InjectionView: ...
     def residue(self) -> tuple[Difference, ...]: ...
+    def repair_disk(self, injection_id: str, disk: str) -> Repair: ...
 
 
 class Service:
@@ -82,6 +83,7 @@ class Service:
             "SetClock": self._set_clock,
             "Observe": self._observe,
             "PrepareDisk": self._prepare_disk,
+            "RepairDisk": self._repair_disk,
         }
 
     def close(self) -> None:
@@ -202,6 +204,10 @@ class Service:
         if self._preparer is None:
             raise UnsupportedError("this agent prepares no disks", allowed="an agent that serves a node")
         return reply_message(*self._preparer.do(request_of(request)))
+
+    def _repair_disk(self, request: pb.RepairDiskRequest) -> Message:
+        repair = self._injector.repair_disk(request.id, request.disk)
+        return pb.RepairDiskReply(done=repair.done, lost=repair.lost)
 
 
 def _watch_interval(interval_s: float) -> float:

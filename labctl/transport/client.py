@@ -15,6 +15,7 @@ from labctl.transport.base import NEVER_ASKED, AgentFailedError, ConnectError, N
 from node_agent.api import agent_pb2 as pb
 from node_agent.api import convert
 from node_agent.api.views import ClockChange, InjectionList, NodeFacts, PlanView, ProbeReport
+from node_agent.host import Repair
 from node_agent.injection import InjectionView
 from node_agent.prepare.messages import PrepareResult, request_message, result_of
 from node_agent.prepare.model import Request
@@ -27,6 +28,7 @@ Reply = TypeVar("Reply", bound=Message)
 
 QUICK_S = 15.0
 CHANGE_S = 180.0
+REPAIR_S = 1200.0
 PROBE_S = 300.0
 FORMAT_S = 2000.0
 """How long making a file system on a large disk may take."""
@@ -148,6 +150,15 @@ class AgentClient:
         """Put a disk under device mapper, take it away again, or see what there is."""
         message = request_message(request)
         return result_of(self._ask("PrepareDisk", message, pb.PrepareDiskReply, timeout_s))
+
+    def repair_disk(self, injection_id: str, disk: str = "", timeout_s: float = REPAIR_S) -> Repair:
+        """Bring a data disk back that was away or failed below the system; `disk` "": the only mounted one.
+
+        Fails with code `refused` while the disk is not back. The same id again tells the same losses.
+        """
+        request = pb.RepairDiskRequest(id=injection_id, disk=disk)
+        reply = self._ask("RepairDisk", request, pb.RepairDiskReply, timeout_s)
+        return Repair(tuple(reply.done), tuple(reply.lost))
 
     def _ask(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
         return cast("Reply", self._transport.call(method, request, timeout_s))

@@ -443,3 +443,19 @@ class PrepareDiskReply(_message.Message):
     disks: _containers.RepeatedCompositeFieldContainer[PreparedDisk]
     changed: bool
     def __init__(self, disks: _Optional[_Iterable[_Union[PreparedDisk, _Mapping]]] = ..., changed: _Optional[bool] = ...) -> None: ...
+
+class RepairDiskRequest(_message.Message):
+    __slots__ = ("id", "disk")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    disk: str
+    def __init__(self, id: _Optional[str] = ..., disk: _Optional[str] = ...) -> None: ...
+
+class RepairDiskReply(_message.Message):
+    __slots__ = ("done", "lost")
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    done: _containers.RepeatedScalarFieldContainer[str]
+    lost: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, done: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ...) -> None: ...

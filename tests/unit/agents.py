@@ -13,7 +13,7 @@ from labctl.lab.model import Node
 from labctl.pki import LabAuthority
 from node_agent.errors import AgentError, NotFoundError
 from node_agent.fault import Capability, Evidence, Hit, Missing
-from node_agent.host import Host
+from node_agent.host import Host, Repair
 from node_agent.injection import InjectionView, Plan
 from node_agent.residue import Difference
 from node_agent.server import TlsFiles, start_server
@@ -128,6 +128,9 @@ class FakeInjector:
         if injection_id not in self.live:
             raise NotFoundError(f"no injection {injection_id} on this node", field="id")
         return self.live[injection_id]
+
+    def repair_disk(self, injection_id: str, disk: str) -> Repair:
+        return Repair((f"checked {disk or 'data'}",), (f"{injection_id}: one file",))
 
     def residue(self) -> tuple[Difference, ...]:
         return (Difference(category="dm", item="x", before="", after="linear", injection="inj-1"),)

@@ -48,7 +48,8 @@ def problem(reader: Reader, record: Prepared) -> str:
         return f"{record.state} was cut short: the same command again ends it"
     info = reader.dm.info(record.name)
     if info is None:
-        return "it is not there" if base_of(reader, record) else f"{record.source} is not there"
+        there = record.kind == "file" or base_of(reader, record)
+        return "it is not there" if there else f"{record.source} is not there"
     if record.mount and not any(m.device == info.number and m.target == record.mount for m in mounts_of(reader)):
         return f"it is not mounted at {record.mount}"
     return ""

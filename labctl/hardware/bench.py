@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from labctl.errors import LabError
+
 if TYPE_CHECKING:  # faults are listed by `labctl --help`, too, which does not wait for gRPC
     from labctl.lab.machine import Places
     from labctl.lab.model import Node
@@ -115,12 +117,18 @@ def drive_of(qmp: Qmp, device: str) -> Mapping[str, Any]:
     return {}
 
 
-def failed_reads(qmp: Qmp, device: str) -> int:
-    """How many reads of a device QEMU has answered with an error since the device is there."""
+def stats_of(qmp: Qmp, device: str) -> Mapping[str, int]:
+    """What QEMU has counted of a device's requests since the device is there. Raises LabError where it is not."""
     for one in qmp.execute("query-blockstats"):
         if _is(one, device):
-            return int(one["stats"]["failed_rd_operations"])
-    return 0
+            stats: Mapping[str, int] = one["stats"]
+            return stats
+    raise LabError(f"{device} is not plugged in")
+
+
+def failed_reads(qmp: Qmp, device: str) -> int:
+    """How many reads of a device QEMU has answered with an error since the device is there."""
+    return stats_of(qmp, device)["failed_rd_operations"]
 
 
 def _is(one: Mapping[str, Any], device: str) -> bool:

@@ -185,7 +185,7 @@ REFUSALS: list[tuple[str, Callable[[Kernel], None], str, str]] = [
     (DISK, PART, "has partitions: sdb1", "one of its partitions"),
     (DISK, text("/proc/swaps", f"Filename\n{DISK} partition 1 0 -2\n"), "is swap space in use", f"swapoff {DISK}"),
     (DISK, both(text(f"{BLOCK}/sdb/holders/dm-3", ""), text(f"{BLOCK}/dm-3/dm/name", "vg-lv"),
-                text(f"{BLOCK}/dm-3/dm/uuid", "LVM-abc")), "is a part of the LVM volume vg-lv", "nothing is built"),
+                text(f"{BLOCK}/dm-3/dm/uuid", "LVM-abc")), "a part of the LVM volume vg-lv", "nothing is built"),
     (DISK, both(text(f"{BLOCK}/sdb/holders/dm-3", ""), text(f"{BLOCK}/dm-3/dm/name", "data")),
      "is a part of the device-mapper device data (for a fault on that: --disk data)", "nothing is built on"),
     (DISK, text(f"{BLOCK}/sdb/holders/md0", ""), "is a part of the RAID array md0", "nothing is built on"),
@@ -202,7 +202,8 @@ REFUSALS: list[tuple[str, Callable[[Kernel], None], str, str]] = [
     (DISK, text("/etc/crypttab", f"x {DISK} none\n"), "is named in /etc/crypttab", "first take that line out"),
     (DISK, lambda k: (k.texts.pop(LINK), None)[1], "has no name below /dev/disk that outlives", "PARTUUID"),
     ("/dev/loop5", both(text("/dev/loop5", ""), text(f"{BLOCK}/loop5/dev", "7:5")), "is a loop device", "--size"),
-    ("/dev/dm-3", both(text("/dev/dm-3", ""), text(f"{BLOCK}/dm-3/dev", "1:3"), text(f"{BLOCK}/dm-3/dm/name", "vg")),
+    ("/dev/dm-3", both(text("/dev/dm-3", ""), text(f"{BLOCK}/dm-3/dev", "1:3"),
+                        text(f"{BLOCK}/dm-3/dm/name", "vg")),
      "is the device-mapper device vg already", "--disk vg"),
     ("/dev/null", text("/dev/null", ""), "is no disk", "a whole disk or a partition"),
 ]  # fmt: skip

@@ -24,6 +24,9 @@ CARD, CARD_NET, CARD_PORT = "lan", "lannet", "rp1"
 """The card of the lab network, the network behind it, and the port it is plugged into."""
 
 
+LOST = "lost"
+"""Under this a fault's recovery remembers what data are gone for good, a line each."""
+
 _LONGEST_ID = 20
 """Block nodes have names of at most 31 characters, and a tag gets an ending."""
 

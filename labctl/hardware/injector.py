@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from labctl.errors import LabctlError, LabError, NodeDirtyError, UsageError
-from labctl.hardware.bench import Bench, Memory
+from labctl.hardware.bench import LOST, Bench, Memory
 from labctl.hardware.catalog import hardware_catalog
 from labctl.hardware.fault import HardwareFault, Place
 from labctl.hardware.journal import Journal, Record, RecordMemory, boot_clock, boot_id
@@ -234,13 +234,18 @@ class HardwareInjector:
             pause = min(FIRST_RETRY_S * 2**memory.record.tries, LONGEST_RETRY_S)
             tries = memory.record.tries + 1
             return memory.change(state="stuck", residue=left, tries=tries, next_try=self._clock() + pause)
-        if fault.silences:
-            memory.change(evidence=self._last_look(fault, bench, place, memory.record))
-        return memory.change(state="recovered", residue=())
+        return memory.change(
+            state="recovered", residue=(), evidence=self._last_look(fault, bench, place, memory.record)
+        )
 
     def _last_look(self, fault: HardwareFault, bench: Bench, place: Place, record: Record) -> Evidence:
+        """What was seen while it stood, with the signs that came with its end, and what it cost."""
         before = record.evidence or Evidence(armed=False, hits=0)
-        return before.model_copy(update={"signs": self._signs(fault, bench, place, record), "armed": False})
+        known = {(one.kind, one.what): one for one in before.signs if one.seen}
+        signs = self._signs(fault, bench, place, record) or before.signs
+        lost = tuple(text for text in record.memory.get(LOST, "").split("\n") if text)
+        seen = tuple(known.get((one.kind, one.what), one) for one in signs)
+        return before.model_copy(update={"signs": seen, "armed": False, "lost": lost})
 
     def _close_gone(self) -> None:
         """Faults live in a process of QEMU. Where that is gone, what is left are files."""

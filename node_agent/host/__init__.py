@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from node_agent.host.room import Space, SpaceReader, Stops, StopsReader
 from node_agent.rules import Hook, Rule, RuleState, Sample
 
 SECTOR = 512
@@ -248,9 +249,10 @@ class FilesystemsReader(Protocol):
 class Filesystems(FilesystemsReader, Protocol):
     """Bringing them back."""
 
-    def repair(self, name: str, wanted: Mounted) -> Repair:
+    def repair(self, name: str, wanted: Mounted, *, flushed: bool = False) -> Repair:
         """Unmount, check, mount as `wanted`, with the services that use it stopped meanwhile. Twice equals once.
 
+        `flushed`: when it stopped, all that was written was on its disk.
         Raises OSError or :class:`CommandError`; EBUSY says who uses it and cannot be stopped.
         """
 
@@ -272,6 +274,10 @@ class Reader(Protocol):
     def bpf(self) -> BpfReader: ...
     @property
     def filesystems(self) -> FilesystemsReader: ...
+    @property
+    def space(self) -> SpaceReader: ...
+    @property
+    def stops(self) -> StopsReader: ...
     def read_text(self, path: str) -> str:
         """A whole text file. Raises OSError."""
 
@@ -310,6 +316,10 @@ class Host(Protocol):
     def bpf(self) -> Bpf: ...
     @property
     def filesystems(self) -> Filesystems: ...
+    @property
+    def space(self) -> Space: ...
+    @property
+    def stops(self) -> Stops: ...
     def read_text(self, path: str) -> str: ...
     def exists(self, path: str) -> bool: ...
     def listdir(self, path: str) -> Sequence[str]: ...
@@ -330,6 +340,9 @@ class Host(Protocol):
 
     def remove_file(self, path: str) -> None:
         """Remove a file; gone already is fine."""
+
+    def make_file(self, path: str, size_bytes: int) -> None:
+        """Make a file of so many zeros, without blocks of its own. Raises FileExistsError."""
 
     def set_time(self, unix_s: float) -> None:
         """Set the wall clock. The monotonic clocks are not touched."""

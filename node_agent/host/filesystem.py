@@ -126,7 +126,7 @@ class FileSystems:
             return str(uuid.UUID(bytes=ext[_UUID_AT : _UUID_AT + 16]))
         return ""
 
-    def repair(self, name: str, wanted: Mounted) -> Repair:
+    def repair(self, name: str, wanted: Mounted, *, flushed: bool = False) -> Repair:
         """Unmount, check, mount again as `wanted`, and start what had to be stopped for it. Twice equals once.
 
         Raises OSError (EBUSY) naming who uses the file system and is no service: nothing is killed for it, and
@@ -140,7 +140,7 @@ class FileSystems:
         try:
             if now is not None:
                 done += [f"stopped {unit}" for unit in self._stop(name, now, users, keeper)]
-            done += self._bring_back(name, wanted, now)
+            done += self._bring_back(name, wanted, now, flushed)
         finally:
             # Never onto an empty mount point: there they would write to the disk of the system.
             if self.mounted(wanted.target) is not None:
@@ -149,11 +149,11 @@ class FileSystems:
                 self._note(name, wanted=None, units=[])
         return Repair(tuple(done), self.lost(name))
 
-    def _bring_back(self, name: str, wanted: Mounted, now: Mounted | None) -> list[str]:
+    def _bring_back(self, name: str, wanted: Mounted, now: Mounted | None, flushed: bool) -> list[str]:
         done: list[str] = []
         before: Tree = {}
         if now is not None:
-            if self.ailments(now).keys() & {"stopped", "no-answer"}:
+            if not flushed and self.ailments(now).keys() & {"stopped", "no-answer"}:
                 text = f"{now.target}: what was written and not yet on the disk when {now.fstype} stopped"
                 self._lost(name, (text,))
             before = _tree(now.target)

@@ -18,6 +18,8 @@ from node_agent.host.filesystem import FileSystems
 from node_agent.host.helpers import HelperProcesses
 from node_agent.host.log import KernelLog
 from node_agent.host.loop import LoopDevices
+from node_agent.host.space import FileSystemSpace
+from node_agent.host.stopping import FileSystemStops
 
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
@@ -33,6 +35,8 @@ class RealHost:
         self.helpers = HelperProcesses()
         self.bpf = Engine()
         self.filesystems = FileSystems()
+        self.space = FileSystemSpace()
+        self.stops = FileSystemStops()
 
     def read_text(self, path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="surrogateescape")
@@ -91,6 +95,13 @@ class RealHost:
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, text.encode("utf-8", "surrogateescape"))
+        finally:
+            os.close(fd)
+
+    def make_file(self, path: str, size_bytes: int) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            os.ftruncate(fd, size_bytes)
         finally:
             os.close(fd)
 

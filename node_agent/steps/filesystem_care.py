@@ -28,6 +28,8 @@ class FilesystemCare(Step):
     """The device-mapper name of the disk."""
     mount: str
     """Where its file system is mounted."""
+    flushed: bool = False
+    """Whether all that was written is on the disk when the injection stops the file system."""
 
     def describe(self) -> str:
         return (
@@ -50,7 +52,7 @@ class FilesystemCare(Step):
     def heal(self, host: Host, undo: Undo | None) -> tuple[str, ...]:
         wanted = self._wanted(host, undo) or host.filesystems.begun(self.name)
         if wanted and (self._worse(host, undo) or host.filesystems.begun(self.name)):
-            host.filesystems.repair(self.name, wanted)
+            host.filesystems.repair(self.name, wanted, flushed=self.flushed)
         return host.filesystems.lost(self.name)
 
     def leftovers(self, reader: Reader, undo: Undo | None) -> tuple[str, ...]:

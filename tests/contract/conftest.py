@@ -63,7 +63,8 @@ class Rig:
         helpers = [name for name, helper in self.kernel.helpers.items() if not helper.agent.dead]
         rules = [tag for tag, rule in self.kernel.rules.items() if not rule.agent.dead]
         quiet = not self.kernel.loops and not strays and not helpers and not rules and at_rest(self.kernel.texts)
-        return quiet and self.kernel.dm == self.healthy
+        well = not self.kernel.ailments and not self.kernel.reactions
+        return quiet and well and self.kernel.dm == self.healthy
 
     def apply(self, injector: Injector, case: tuple[str, Mapping[str, Any]], lease_s: float = 60) -> bool:
         """True where the agent lived to say that the fault is active, False where it was killed."""

@@ -46,15 +46,16 @@ class SimulatedFilesystems:
     def identity_on(self, path: str, offset: int) -> str:
         return UUID if path == "/dev/sdb" else ""
 
-    def repair(self, name: str, wanted: Mounted) -> Repair:
+    def repair(self, name: str, wanted: Mounted, *, flushed: bool = False) -> Repair:
         """Two changes: what is lost is on disk before the file system is well again and mounted."""
         self._h.change()
         self._h.kernel.begun[name] = wanted
         ill = self._h.kernel.ailments.get(wanted.target, {})
-        if "stopped" in ill:
+        if "stopped" in ill and not flushed:
             self._h.kernel.lost[name] = [f"{wanted.target}: what was not on the disk yet"]
         self._h.change()
         self._h.kernel.ailments.pop(wanted.target, None)
+        self._h.kernel.reactions.pop(wanted.target, None)
         if self.mounted(wanted.target) is None:
             line = f"9 1 {wanted.device} / {wanted.target} {wanted.options} - {wanted.fstype} {wanted.source} rw\n"
             self._h.kernel.texts[MOUNTINFO] += line

@@ -27,6 +27,7 @@ from tests.contract import facilities
 from tests.contract.filesystems import SimulatedFilesystems
 from tests.contract.rule_table import SimRule, SimulatedBpf, cgroup_texts, systemctl
 from tests.contract.simulated_disks import PLAIN, SimulatedDisks, SimulatedDm, SimulatedLoops
+from tests.contract.simulated_space import SimulatedSpace, SimulatedStops
 
 
 class Killed(BaseException):
@@ -73,6 +74,8 @@ class Kernel:
     """By mount point: what a write would show."""
     lost: dict[str, list[str]] = field(default_factory=dict)
     begun: dict[str, Mounted] = field(default_factory=dict)
+    reactions: dict[str, str] = field(default_factory=dict)
+    """By mount point: what an error of the file system does, where that was set by hand."""
     boot: int = 1
     clock: float = 1000.0
     wall: float = 1.8e9
@@ -82,10 +85,10 @@ class Kernel:
         """Power goes and comes back: device mapper is what provisioning sets up, /run is empty."""
         self.dm = {"data": ("252:0", PLAIN)}
         self.loops, self.healed, self.reads, self.log = {}, set(), {}, []
-        self.texts = {p: text for p, text in self.texts.items() if not p.startswith(("/run/", "/sys/fs/cgroup/"))}
+        self.texts = {p: text for p, text in self.texts.items() if not p.startswith(("/run/", "/dev/shm/", "/sys/fs/cgroup/"))}
         self.texts |= cgroup_texts()
         facilities.boot(self.texts)
-        self.helpers, self.rules = {}, {}
+        self.helpers, self.rules, self.reactions = {}, {}, {}
         self.boot, self.clock, self.next_minor = self.boot + 1, 10.0, 1
 
 
@@ -100,6 +103,7 @@ def fresh_kernel() -> Kernel:
     }
     kernel.texts = {
         "/proc/meminfo": "MemTotal:        1000000 kB\n",
+        "/etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
         "/etc/os-release": 'PRETTY_NAME="Simulated"\n',
         "/proc/self/mountinfo": "1 0 8:0 / / rw - ext4 /dev/sda rw\n"
         "2 1 252:0 / /srv/data rw - ext4 /dev/mapper/data rw\n"
@@ -132,6 +136,7 @@ class SimulatedHost:
         self.bpf = SimulatedBpf(self)
         self.helpers = _Helpers(self)
         self.filesystems = SimulatedFilesystems(self)
+        self.space, self.stops = SimulatedSpace(self), SimulatedStops(self)
 
     def change(self) -> None:
         """Counts a change; dies when its number comes up, and stays dead."""
@@ -155,6 +160,8 @@ class SimulatedHost:
 
     def _block_stat(self, path: str) -> str | None:
         parts = path.split("/")
+        if path.endswith("/inflight"):
+            return "0 0"
         if path.endswith("/stat") and "block" in path:
             number = next((p for p in parts if ":" in p), "")
             if not number:
@@ -168,6 +175,10 @@ class SimulatedHost:
         self.change()
         if not facilities.write(self.kernel.texts, path, text):
             self.kernel.texts[path] = text
+
+    def make_file(self, path: str, size_bytes: int) -> None:
+        self.change()
+        self.kernel.texts[path] = ""
 
     def remove_file(self, path: str) -> None:
         self.change()

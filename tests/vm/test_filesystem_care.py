@@ -11,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from labctl.errors import UsageError
 from labctl.lab.model import Node
+from labctl.transport.client import AgentClient
+from labctl.transport.ssh import SshTransport
+from node_agent.host import Repair
 from tests.lab import LabUnderTest, ssh, ssh_argv
 from tests.user import until
 
@@ -51,18 +55,24 @@ def sh(node: Node, script: str, check: bool = True) -> str:
     return ssh(node, script, check=check).stdout.strip()
 
 
-def swap(node: Node, device: str, table: str) -> None:
-    sh(node, f"dmsetup suspend --noflush --nolockfs {device} && echo '{table}' | dmsetup load {device} "
-             f"&& dmsetup resume {device}")  # fmt: skip
+def swap(device: str, table: str) -> str:
+    """The commands that put another table under a device in use."""
+    return (
+        f"dmsetup suspend --noflush --nolockfs {device} && echo '{table}' | dmsetup load {device} "
+        f"&& dmsetup resume {device}"
+    )
 
 
 def stop_it(node: Node, device: str, mount: str) -> None:
-    """All I/O fails while something is written, until the file system has noticed; then the disk is well again."""
+    """All I/O fails while something is written, until the file system has noticed; then the disk is well again.
+
+    Nothing is dirty beforehand, so that the file written in vain gets into the journal's last transaction.
+    """
     table = sh(node, f"dmsetup table {device}")
-    swap(node, device, f"0 {table.split()[1]} error")
-    sh(node, f"echo gone > {mount}/written-in-vain; sync; touch {mount}/too-late", check=False)
+    error = swap(device, f"0 {table.split()[1]} error")
+    sh(node, f"sync -f {mount}; {error}; echo gone > {mount}/written-in-vain; sync; touch {mount}/too-late", False)
     until("it has stopped", lambda: sh(node, f"touch {mount}/late 2>&1", check=False) != "", 30)
-    swap(node, device, table)
+    sh(node, swap(device, table))
     assert "rw" in sh(node, f"findmnt -no OPTIONS {mount}").split(","), "what /proc/mounts goes on to say"
 
 
@@ -82,7 +92,7 @@ def writes(node: Node, mount: str) -> str:
     return sh(node, f"echo it works > {mount}/new && sync -f {mount} && cat {mount}/new && rm {mount}/new")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def node(lab: LabUnderTest) -> Iterator[Node]:
     lab.reset()
     yield lab.nodes[-1]
@@ -192,3 +202,31 @@ def test_xfs_that_shut_down(node: Node) -> None:
         assert any("could not be replayed" in line for line in healed["lost"])
     assert (writes(node, mount), sh(node, f"cat {mount}/kept")) == ("it works", "kept")
     assert sh(node, f"umount {mount} && xfs_repair -n /dev/mapper/other >/dev/null 2>&1 && echo sound") == "sound"
+
+
+def test_a_disk_that_was_pulled_out_and_put_back(lab: LabUnderTest, node: Node) -> None:
+    """It comes back under another number: the table has to lead there, and ext4 to be repaired."""
+    mount, table = "/srv/data", sh(node, "dmsetup table data")
+    sums = sh(node, f"sha256sum {mount}/seed/*")
+    start_writer(node, mount)
+    with SshTransport(node) as transport, lab.provider.qmp(node.name) as qmp:
+        agent = AgentClient(transport)
+        assert agent.repair_disk("pulled-1") == Repair((), ()), "nothing is wrong: nothing is done"
+        qmp.execute("device_del", id="datadev")
+        assert qmp.wait_event("DEVICE_DELETED", 30, device="datadev")
+        sh(node, f"echo gone > {mount}/written-in-vain; sync; touch {mount}/too-late", check=False)
+        until("ext4 has noticed", lambda: sh(node, f"touch {mount}/late 2>&1", check=False) != "", 30)
+        with pytest.raises(UsageError, match="no unused disk has the file system"):
+            agent.repair_disk("pulled-1", "data")
+        data = {"driver": "scsi-hd", "drive": "data0", "id": "datadev", "bus": "scsi0.0", "serial": "gfdata"}
+        qmp.send("device_add", data)
+        until("it is back", lambda: sh(node, "ls /dev/disk/by-id | grep gfdata", check=False) != "", 60)
+        repair = agent.repair_disk("pulled-1", "/srv/data")
+        assert any(f"{mount}/written-in-vain (5 bytes)" in line for line in repair.lost), repair
+        assert f"started {UNIT}.service" in repair.done
+        assert agent.repair_disk("pulled-1", "data") == Repair((), repair.lost), "the same id, the same losses"
+    number = sh(node, "lsblk -dno MAJ:MIN $(readlink -f /dev/disk/by-id/*gfdata)")
+    assert sh(node, "dmsetup table data") == table.replace("8:0", number) != table
+    assert (writes(node, mount), sh(node, f"sha256sum {mount}/seed/*")) == ("it works", sums)
+    assert sh(node, f"systemctl is-active {UNIT}") == "active"
+    assert sh(node, "cat /sys/fs/ext4/dm-0/errors_count") == "0"

@@ -29,6 +29,12 @@ from node_agent.steps.filesystem_care import FilesystemCare
 from .disk_place import DiskPlace
 from .places import Piece
 
+READS = (
+    "read", "pread64", "readv", "preadv2", "io_uring", "mmap", "sendfile", "splice", "copy_file_range", "O_DIRECT",
+)  # fmt: skip
+WRITES = ("write", "pwrite64", "writev", "io_uring", "mmap and msync", "write-back", "O_DIRECT", "the journal")
+"""Entry points that all come down to the block layer, so that a fault in a disk's way covers them."""
+
 Line = Callable[[int, int], TableLine]
 """What stands in the disk's table at a start sector, for a length."""
 

@@ -92,3 +92,39 @@ def probe_dust(host: Host) -> None:
         for text in ("quiet", "addbadblock 0", "enable"):
             host.dm.message("groundfault-probe-dust", 0, text)
         _must_fail(host, number)
+
+
+@capability("dm.flakey_error_writes", remedy=f"module dm_flakey: {_MODULES}")
+def probe_flakey_writes(host: Host) -> None:
+    """dm-flakey takes error_writes. The probe writes nothing: that writes fail is left to those of the fault."""
+    with _device(host, "below", "zero") as below:
+        with _device(host, "flakey", "flakey", f"{below} 0 0 1 1 error_writes"):
+            return
+
+
+@capability("dm.flakey_corrupt", remedy=f"module dm_flakey: {_MODULES}")
+def probe_flakey_corrupt(host: Host) -> None:
+    """dm-flakey changes one byte of what is read."""
+    with _device(host, "below", "zero") as below:
+        args = f"{below} 0 0 1 5 corrupt_bio_byte 1 r 1 0"
+        with _device(host, "flakey", "flakey", args) as number:
+            if host.disk.direct_read(node_path(number), 0, 8 * SECTOR)[0] != 1:
+                raise Lacking("the table loads, but the byte stays as it is")
+
+
+@capability("dm.writecache", remedy=f"module dm_writecache: {_MODULES}")
+def probe_writecache(host: Host) -> None:
+    """This kernel has the target. It is not tried: it wants a device of its own that keeps what is written."""
+    if not host.dm.has_target("writecache"):
+        raise Lacking("this kernel has no device-mapper target writecache")
+
+
+@capability("dm.delay", remedy=f"module dm_delay: {_MODULES}")
+def probe_delay(host: Host) -> None:
+    """dm-delay sends reads one way and writes another: reads fail below it, or do not, as the table says."""
+    with ExitStack() as stack:
+        bad = stack.enter_context(_device(host, "error", "error"))
+        good = stack.enter_context(_device(host, "below", "zero"))
+        way = f"{good} 0 0"
+        number = stack.enter_context(_device(host, "delay", "delay", f"{bad} 0 0 {way} {way}"))
+        _must_fail(host, number)

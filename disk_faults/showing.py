@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import errno
-import re
 import time
 from collections.abc import Iterator, Sequence
 
 from node_agent.errors import ApplyError
 from node_agent.fault import Evidence
-from node_agent.host import SECTOR, DmTarget, Extent, LogRecord, Reader
-from node_agent.steps.dm_names import made_devices, node_path, numbers, resolved
+from node_agent.host import SECTOR, DmTarget, Extent, Reader
+from node_agent.steps.dm_names import numbers, resolved
 
 from .bad_sectors import BadSectors, overlay_lines
 from .layers import layer
 from .places import Piece
+from .queue_log import logged
 
-EARLIER_SECTORS = 256
-"""The kernel logs the first sector of a request, which may begin this much before the bad one."""
-
-_LOG_LINES = 20
-_ERROR = re.compile(r"I/O error, dev (?P<device>\S+), sector (?P<sector>\d+) ")
 _PAUSE_S, _LONGEST_WAIT_S = 0.2, 15
 
 
@@ -95,7 +90,8 @@ def evidence(reader: Reader, target: BadSectors, tag: str, log_mark: int) -> Evi
         counters["passed_reads"] = passed
     if target.backend == "snapshot":
         counters["healed_blocks"] = len(healed)
-    lines, gap = logged(reader, target, tag, log_mark)
+    ranges = tuple((p.start, p.end) for p in target.pieces)
+    lines, gap = logged(reader, layer(tag, "bad"), ranges, log_mark)
     if gap:
         notes.append("rate-limited: the kernel dropped some of its lines")
     return Evidence(
@@ -161,26 +157,3 @@ def _file_notes(reader: Reader, target: BadSectors) -> Iterator[str]:
     kept = reader.disk.cached(target.file, here) if here else ()
     if kept:
         yield f"the page cache has {len(kept)} of the bad blocks; buffered reads of them do not reach the disk"
-
-
-def logged(reader: Reader, target: BadSectors, tag: str, mark: int) -> tuple[list[str], bool]:
-    """The kernel's own lines on the bad sectors since `mark`, and whether some are missing."""
-    records, lost = reader.log.since(mark)
-    info = reader.dm.info(layer(tag, "bad"))
-    made = made_devices(reader)
-    loops = {
-        loop.path.removeprefix("/dev/")
-        for loop in reader.loop.list()
-        if info and loop.backing == node_path(info.number) and loop.number in made
-    }
-    lines = [r.text for r in records if _is_ours(r, target, loops)]
-    limited = any("print_req_error" in r.text and "callbacks suppressed" in r.text for r in records)
-    return lines[-_LOG_LINES:], lost > 0 or limited
-
-
-def _is_ours(record: LogRecord, target: BadSectors, loops: set[str]) -> bool:
-    match = _ERROR.search(f"{record.text} ")
-    if not match or match["device"] not in loops:
-        return False
-    sector = int(match["sector"])
-    return any(p.start - EARLIER_SECTORS <= sector < p.end for p in target.pieces)

@@ -46,7 +46,7 @@ ALIASES: Mapping[str, Alias] = MappingProxyType({
     # files
     "read_error": _file("read", "EIO", "reads of files fail"),
     "pread_error": _call("pread64", "EIO", "positioned reads fail, plain ones do not"),
-    "write_error": _file("write", "EIO", "writes of files fail"),
+    "write_error": Alias("write_error", "writes to a disk fail, while reads go well", {}),
     "pwrite_error": _call("pwrite64", "EIO", "positioned writes fail, plain ones do not"),
     "fsync_error": _call("fsync", "EIO", "flushing files to disk fails"),
     "open_error": _file("open", "EIO", "opening files fails"),

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict
 
 from node_agent.fault import TAG_PREFIX, tag_of
 from node_agent.host import Reader
+from node_agent.steps import ram_disk
 from node_agent.steps.task_flags import FLAGGED_TASKS, flagged_tasks
 
 State = dict[str, dict[str, str]]
@@ -116,7 +117,8 @@ def _kernel_values(reader: Reader) -> dict[str, str]:
 
 
 def _files(reader: Reader) -> dict[str, str]:
-    return dict.fromkeys(reader.glob(f"/run/groundfault/{TAG_PREFIX}*"), "file")
+    places = ("/run/groundfault", ram_disk.PLACE)
+    return {path: "file" for place in places for path in reader.glob(f"{place}/{TAG_PREFIX}*")}
 
 
 CATEGORIES: Mapping[str, Callable[[Reader], dict[str, str]]] = {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 BASE = "8:16"
 BASE_SECTORS = 8192
-KINDS = ("linear", "error", "zero", "snapshot", "flakey")
+KINDS = ("linear", "error", "zero", "snapshot", "flakey", "delay", "writecache")
 PLAIN = (DmTarget(0, BASE_SECTORS, "linear", f"{BASE} 0"),)
 
 
@@ -148,16 +148,15 @@ class SimulatedDisks:
             number, sector = file.device, (extent.physical + offset - extent.logical) // SECTOR
         else:
             number, sector = self._number(path), offset // SECTOR
-        for n in range(length // SECTOR):
-            self._read(number, sector + n)
-        return bytes(length)
+        return b"".join(self._read(number, sector + n) for n in range(length // SECTOR))
 
     def _number(self, path: str) -> str:
         if path.startswith("/dev/dm-"):
             return f"252:{path.removeprefix('/dev/dm-')}"
         return self._h.kernel.dm[path.removeprefix("/dev/mapper/")][0]
 
-    def _read(self, number: str, sector: int) -> None:
+    def _read(self, number: str, sector: int) -> bytes:
+        """What a sector has: zeros, but where flakey changes a byte."""
         kernel = self._h.kernel
         kernel.reads[number] = kernel.reads.get(number, 0) + 1
         loop = next((i for i in kernel.loops.values() if i.number == number), None)
@@ -171,7 +170,7 @@ class SimulatedDisks:
         table = next((t for n, t in kernel.dm.values() if n == number), ())
         target = next((t for t in table if t.start <= sector < t.start + t.length), None)
         if target is None:
-            return None
+            return bytes(SECTOR)
         words = target.args.split()
         match target.kind:
             case "error":
@@ -180,9 +179,14 @@ class SimulatedDisks:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             case "snapshot" if (number, sector // 8) not in kernel.healed:
                 return self._read(words[0], sector)
-            case "linear":
+            case "linear" | "delay":  # of a delay the first three words are for reads
                 return self._read(words[0], int(words[1]) + sector - target.start)
-        return None
+            case "flakey":
+                content = bytearray(self._read(words[0], int(words[1]) + sector - target.start))
+                if words[5:6] == ["corrupt_bio_byte"] and words[7] == "r":
+                    content[int(words[6]) - 1] = int(words[8])
+                return bytes(content)
+        return bytes(SECTOR)
 
     def rewrite(self, path: str, offset: int) -> None:
         """What a write of a block of a file does to a snapshot in its way: later reads come from the copy."""

@@ -154,7 +154,7 @@ class AgentClient:
     def repair_disk(self, injection_id: str, disk: str = "", timeout_s: float = REPAIR_S) -> Repair:
         """Bring a data disk back that was away or failed below the system; `disk` "": the only mounted one.
 
-        Raises :class:`labctl.errors.UsageError` while the disk is not back. The same id again tells the same losses.
+        Raises :class:`labctl.errors.UsageError` while the disk is not back. The same id tells the same losses.
         """
         request = pb.RepairDiskRequest(id=injection_id, disk=disk)
         reply = self._ask("RepairDisk", request, pb.RepairDiskReply, timeout_s)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from collections.abc import Iterator
 from functools import cache
 from typing import Any
 
@@ -21,7 +22,13 @@ def step_kinds() -> dict[str, type[Step]]:
     """Every step class of this package by its `kind`."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
-    return {cls.model_fields["kind"].default: cls for cls in Step.__subclasses__() if "kind" in cls.model_fields}
+    return {cls.model_fields["kind"].default: cls for cls in _below(Step) if "kind" in cls.model_fields}
+
+
+def _below(base: type[Step]) -> Iterator[type[Step]]:
+    for cls in base.__subclasses__():
+        yield cls
+        yield from _below(cls)
 
 
 def load_step(data: dict[str, Any]) -> Step:

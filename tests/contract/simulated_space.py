@@ -24,9 +24,8 @@ class SimulatedSpace:
         self._h = host
 
     def _left(self, what: str, otherwise: int) -> int:
-        texts = self._h.kernel.texts.items()
-        return min([int(t.removeprefix(what)) for p, t in texts if p.startswith("/srv/data/") and t.startswith(what)]
-                   + [otherwise])  # fmt: skip
+        texts = [text for path, text in self._h.kernel.texts.items() if path.startswith("/srv/data/")]
+        return min([int(t.removeprefix(what)) for t in texts if t.startswith(what)] + [otherwise])
 
     def room(self, path: str) -> Room:
         self._h.alive()

@@ -136,7 +136,7 @@ class FileSystems:
         keeper = f"{name}-keeper.service"
         now = self.mounted(wanted.target)
         users = _users_that_can_be_stopped(now) if now else ()
-        self._note(name, wanted=asdict(wanted))
+        self.note(name, wanted=asdict(wanted))
         try:
             if now is not None:
                 done += [f"stopped {unit}" for unit in self._stop(name, now, users, keeper)]
@@ -146,7 +146,7 @@ class FileSystems:
             if self.mounted(wanted.target) is not None:
                 units.start(self._units(name), keeper)
                 done += [f"started {unit}" for unit in self._units(name)]
-                self._note(name, wanted=None, units=[])
+                self.note(name, wanted=None, units=[])
         return Repair(tuple(done), self.lost(name))
 
     def _bring_back(self, name: str, wanted: Mounted, now: Mounted | None, flushed: bool) -> list[str]:
@@ -166,13 +166,13 @@ class FileSystems:
         done += found.done
         _mount(wanted)
         done.append(f"mounted {wanted.target}")
-        self._lost(name, fsck.shortened(_missing(before, _tree(wanted.target))))
+        self._lost(name, fsck.shortened(missing(before, _tree(wanted.target))))
         return done
 
     def _stop(self, name: str, now: Mounted, users: Iterable[units.User], keeper: str) -> tuple[str, ...]:
         stopped = units.with_triggers(tuple(dict.fromkeys(user.unit for user in users)))
         again = dict.fromkeys((*self._units(name), *units.pulled_down(stopped, _mount_unit(now.target))))
-        self._note(name, units=list(again))
+        self.note(name, units=list(again))
         units.keep_loaded(keeper, self._units(name))
         units.stop(stopped)
         return stopped
@@ -188,9 +188,9 @@ class FileSystems:
         return dict(found)
 
     def _lost(self, name: str, more: Iterable[str]) -> None:
-        self._note(name, lost=list(dict.fromkeys((*self.lost(name), *more))))
+        self.note(name, lost=list(dict.fromkeys((*self.lost(name), *more))))
 
-    def _note(self, name: str, **news: Any) -> None:
+    def note(self, name: str, **news: Any) -> None:
         """Put on disk what has changed of a repair: `wanted` until its end, `units` to start, what is `lost`."""
         wanted = self._record(name) | news
         self._state.mkdir(parents=True, exist_ok=True)
@@ -282,7 +282,7 @@ def _tree(target: str) -> Tree:
         return {}  # an XFS that has shut down shows nothing
 
 
-def _missing(before: Tree, after: Tree) -> list[str]:
+def missing(before: Tree, after: Tree) -> list[str]:
     """What a repair has cost: files that are gone or shorter, and files that have lost their names."""
     gone = [f"{path} ({size} bytes)" for path, size in sorted(before.items()) if path not in after]
     shorter = [

@@ -132,15 +132,21 @@ class HardwareInjector:
         for record in self.journal.live():
             if record.state == "active" and not record.expired(self._clock(), self._boot()):
                 self._move(record)
-            elif record.state in ("applying", "recovering", "active") or self._clock() >= record.next_try:
+            elif self._due(record):
                 self._heal_due(record)
         return bool(self.journal.live())
 
     def _heal_due(self, record: Record) -> None:
         """Whoever holds the node's lock is still at work on it: leave it to them."""
         with contextlib.suppress(LabError):
-            reason = record.reason or ("expired" if record.state == "active" else "restart")
-            self._recover_one(record.id, reason, patience=0.2)
+            reason = "expired" if record.state == "active" else "restart"
+            self._recover_one(record.id, reason, patience=0.2, wanted=self._due)
+
+    def _due(self, record: Record) -> bool:
+        """Expired, to be tried again, or left half way. Asked again under the locks, when its maker is done."""
+        if record.state == "active":
+            return record.expired(self._clock(), self._boot())
+        return record.state != "stuck" or self._clock() >= record.next_try
 
     def _move(self, record: Record) -> None:
         fault, place = self._read(record)
@@ -194,14 +200,17 @@ class HardwareInjector:
                 "it is tried again; labctl injections shows it",
             ) from error
 
-    def _recover_one(self, injection_id: str, reason: str, patience: float = 600.0) -> InjectionView:
+    def _recover_one(
+        self, injection_id: str, reason: str, patience: float = 600.0,
+        wanted: Callable[[Record], bool] = lambda record: True,
+    ) -> InjectionView:  # fmt: skip
         record = self.journal.find(injection_id)
         if record is None or not record.live:
             return self._gone(injection_id, record)
         fault, _ = self._read(record)
         with self._power_lock(fault), self.journal.lock(patience):
             record = self.journal.find(injection_id)
-            if record is None or not record.live:
+            if record is None or not record.live or not wanted(record):
                 return self._gone(injection_id, record)
             memory = RecordMemory(self.journal, record)
             if not fault.silences and record.state == "active":

@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 class NodePower:
     """See :class:`labctl.hardware.bench.Power`."""
 
-    def __init__(self, lab: QemuLab, node: Node, ready: Ready, progress: Progress) -> None:
-        self._lab, self._node, self._ready, self._progress = lab, node, ready, progress
+    def __init__(self, lab: QemuLab, node: Node, injection: str, ready: Ready, progress: Progress) -> None:
+        self._lab, self._node, self._injection = lab, node, injection
+        self._ready, self._progress = ready, progress
 
     def process(self) -> str:
         pid = self._lab.process(self._node.name)
@@ -41,7 +42,7 @@ class NodePower:
         self._lab.power_off(self._node.name)
 
     def on(self) -> None:
-        self._lab.boot_node(self._node.name, self._progress)
+        self._lab.boot_node(self._node.name, self._progress, healer=self._injection)
         self._ready(next(node for node in self._lab.nodes() if node.name == self._node.name))
 
 
@@ -49,9 +50,9 @@ def injector_of(
     lab: QemuLab, node: Node, agent: Callable[[], AgentClient], ready: Ready, progress: Progress
 ) -> HardwareInjector:
     """The hardware of one node of a lab. `ready` waits for a node's agent and sets its clock."""
-    power = NodePower(lab, node, ready, progress)
 
     def bench(injection_id: str, memory: Memory) -> Bench:
+        power = NodePower(lab, node, injection_id, ready, progress)
         files = Files(lab.places(node.name), tag_of(injection_id))
         return Bench(node, files, memory, power, agent, lambda: lab.qmp(node.name), ready=lambda: ready(node))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -153,12 +153,12 @@ class QemuLab:
         with self._locked(progress):
             self.boot_node(name, progress)
 
-    def boot_node(self, name: str, progress: Progress) -> None:
-        """`power_on` for a caller that holds the lab: see :meth:`locked`."""
+    def boot_node(self, name: str, progress: Progress, healer: str = "") -> None:
+        """`power_on` for a caller that holds the lab: see :meth:`locked`. `healer`: see :func:`settle`."""
         if machine.pid(self._machine(name)) is not None:
             return
         self._prepare_run(self._with_free_ports(self._known()))
-        self._boot((self._machine(name),), progress)
+        self._boot((self._machine(name),), progress, healer)
 
     def _keep(self, record: Record, wanted: LabOptions, ready: Ready, progress: Progress) -> None:
         """`up` on a running lab."""
@@ -244,10 +244,10 @@ class QemuLab:
         self._boot(provision.machines(self.directory, record), progress)
         return record
 
-    def _boot(self, them: tuple[Machine, ...] | list[Machine], progress: Progress) -> None:
+    def _boot(self, them: Sequence[Machine], progress: Progress, healer: str = "") -> None:
         with progress.task(f"booting {' '.join(m.name for m in them)}") as task:
             for each in them:  # what a fault below the disk left in files is newer than the disk
-                self._settle(each, "power on", keep=True)
+                self._settle(each, "power on", keep=True, healer=healer)
             since = {m: machine.console_size(m) for m in them}
             fleet.each(them, lambda m: machine.start(m, paused=False))
             machine.wait_booted(since, _BOOT_S + _BOOT_PER_NODE_S * len(them), task.update)
@@ -301,8 +301,8 @@ class QemuLab:
                 self._settle(each, "reset", keep=False)
             Journal(self.directory, each.name).set_stopped(False)
 
-    def _settle(self, one: Machine, reason: str, *, keep: bool) -> None:
-        settle(self.directory, one.places, reason, keep=keep)
+    def _settle(self, one: Machine, reason: str, *, keep: bool, healer: str = "") -> None:
+        settle(self.directory, one.places, reason, keep=keep, healer=healer)
 
     def _running(self, record: Record) -> bool:
         return any(machine.pid(m) is not None for m in provision.machines(self.directory, record))

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from labctl.errors import LabError
-from labctl.hardware.bench import DISK, DISK_NODE, Bench, devices
+from labctl.errors import LabError, UsageError
+from labctl.hardware.bench import DISK, DISK_NODE, LOST, Bench, devices
 from labctl.hardware.fault import HardwareFault, Place
 from node_agent.fault import Evidence, PlanNotes
 from node_agent.signs import Sign, in_log
 
 GONE_S = 30.0
 BACK_S = 60.0
+_POLL_S = 0.3
 _KEPT = ("serial", "channel", "scsi-id", "lun")
 
 
@@ -83,6 +85,20 @@ class DiskRemoved(HardwareFault):
             if DISK not in devices(qmp):
                 qmp.execute("device_add", driver="scsi-hd", id=DISK, drive=DISK_NODE, bus="scsi0.0",
                             **_ours(place).properties)  # fmt: skip
+        self._repair(bench)
+
+    def _repair(self, bench: Bench) -> None:
+        """The agent can tell which disk it is only when the guest's drivers have found it."""
+        deadline = time.monotonic() + BACK_S
+        while True:
+            try:
+                repair = bench.agent().repair_disk(bench.tag)
+                break
+            except UsageError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL_S)
+        bench.memory.put(LOST, "\n".join(repair.lost))
 
     def leftovers(self, bench: Bench, place: Place) -> tuple[str, ...]:
         with bench.qmp() as qmp:

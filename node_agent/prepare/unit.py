@@ -25,9 +25,6 @@ Type=oneshot
 RemainAfterExit=yes
 ExecStart=/opt/groundfault/bin/node-agent disks
 TimeoutStartSec=180
-
-[Install]
-WantedBy=local-fs.target
 """
 
 
@@ -40,18 +37,21 @@ def text_for(records: Sequence[Prepared]) -> str:
 
 
 def settle(host: Host, records: Sequence[Prepared]) -> None:
-    """Make the unit fit the records; without any, it goes. Does nothing where it fits."""
+    """Make the unit fit the records; without any, it goes. Does nothing where it fits.
+
+    systemd reads it at boot and need not know before: a reload runs every generator, ten seconds on a slow machine.
+    """
     if not records:
         if host.exists(FILE) or host.file_info(WANTED) is not None:
+            host.query(("systemctl", "stop", UNIT))  # after a boot it counts as active, and would be remembered
             host.remove_file(WANTED)
             host.remove_file(FILE)
-            host.run(("systemctl", "daemon-reload"))
         return
     text = text_for(records)
     if host.exists(FILE) and host.read_text(FILE) == text and host.file_info(WANTED) is not None:
         return
     host.write_text(FILE, text)
     host.run(("chmod", "644", FILE))
-    host.run(("systemctl", "daemon-reload"))
-    host.run(("systemctl", "enable", UNIT))
+    host.run(("mkdir", "-p", WANTED.rpartition("/")[0]))
+    host.run(("ln", "-sfn", f"../{UNIT}", WANTED))
     host.run(("sync", "-f", FILE))

@@ -108,7 +108,8 @@ class SpareHost(SimulatedHost):
         self.kernel.texts.pop(f"marks:{self._base(argv[-1])}", None)
 
     def _mkdir(self, argv: tuple[str, ...]) -> None:
-        self.kernel.files[argv[-1]] = SimFile(4096, [], kind="directory", device="8:0")
+        if not argv[-1].startswith("/etc/"):
+            self.kernel.files[argv[-1]] = SimFile(4096, [], kind="directory", device="8:0")
 
     def _mount(self, argv: tuple[str, ...]) -> None:
         number = self.kernel.dm[argv[3].removeprefix("/dev/mapper/")][0]
@@ -120,6 +121,5 @@ class SpareHost(SimulatedHost):
             lines = self.kernel.texts[path].splitlines(keepends=True)
             self.kernel.texts[path] = "".join(line for line in lines if f" {argv[1]} " not in line)
 
-    def _systemctl(self, argv: tuple[str, ...]) -> None:
-        if argv[1] == "enable":
-            self.kernel.texts[f"/etc/systemd/system/local-fs.target.wants/{argv[2]}"] = ""
+    def _ln(self, argv: tuple[str, ...]) -> None:
+        self.kernel.texts[argv[3]] = argv[2]

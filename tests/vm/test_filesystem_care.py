@@ -212,6 +212,7 @@ def test_a_disk_that_was_pulled_out_and_put_back(lab: LabUnderTest, node: Node) 
     with SshTransport(node) as transport, lab.provider.qmp(node.name) as qmp:
         agent = AgentClient(transport)
         assert agent.repair_disk("pulled-1") == Repair((), ()), "nothing is wrong: nothing is done"
+        sh(node, f"sync -f {mount}")
         qmp.execute("device_del", id="datadev")
         assert qmp.wait_event("DEVICE_DELETED", 30, device="datadev")
         sh(node, f"echo gone > {mount}/written-in-vain; sync; touch {mount}/too-late", check=False)

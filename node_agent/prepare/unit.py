@@ -39,7 +39,7 @@ def text_for(records: Sequence[Prepared]) -> str:
 def settle(host: Host, records: Sequence[Prepared]) -> None:
     """Make the unit fit the records; without any, it goes. Does nothing where it fits.
 
-    systemd reads it at boot and need not know before: a reload runs every generator, ten seconds on a slow machine.
+    systemd reads it at boot and need not know before: a reload takes ten seconds on a slow machine.
     """
     if not records:
         if host.exists(FILE) or host.file_info(WANTED) is not None:

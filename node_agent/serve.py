@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import time
@@ -20,6 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from node_agent.host import Host
+from node_agent.host.notify import notify_systemd
 from node_agent.version import VERSION
 
 if TYPE_CHECKING:
@@ -172,16 +172,6 @@ def _probe(injector: Injector) -> None:
     )
     for one in lacking:
         log.info("lacks %s: %s", one.name, one.reason)
-
-
-def notify_systemd(state: str) -> None:
-    """Tell systemd how we are, where it started us: sd_notify(3)."""
-    address = os.environ.get("NOTIFY_SOCKET", "")
-    if address:
-        if address.startswith("@"):
-            address = "\0" + address[1:]
-        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-            channel.sendto(state.encode(), address)
 
 
 def _real_host() -> Host:

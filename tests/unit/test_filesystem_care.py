@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
 
 from node_agent.errors import Refusal
-from node_agent.host import DmTarget, Mounted, fsck, units
+from node_agent.host import CommandError, DmTarget, Mounted, fsck, tool, units
 from node_agent.host.filesystem import FileSystems, missing
 from node_agent.returned_disk import repair_disk
 from node_agent.steps import load_step
@@ -287,3 +288,26 @@ def test_layers_of_an_injection_are_led_to_it_too_and_its_end_heals() -> None:
 def test_a_disk_that_is_none() -> None:
     with pytest.raises(Refusal, match="'root' is no data disk"):
         repair_disk(SimulatedHost(fresh_kernel()), "disk-x", "root")
+
+
+def test_a_program_that_takes_long_keeps_systemd_from_thinking_the_agent_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address = tmp_path / "notify"
+    monkeypatch.setenv("NOTIFY_SOCKET", str(address))
+    monkeypatch.setattr(tool, "_BEAT_S", 0.05)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as heard:
+        heard.bind(str(address))
+        heard.settimeout(10)
+        ended = tool.run_tool(("sleep", "1000"), 0.3)
+        assert heard.recv(200) == b"WATCHDOG=1\nEXTEND_TIMEOUT_USEC=100000"
+    assert (ended.status, ended.text) == (None, "")
+    with pytest.raises(CommandError, match="sleep 1000 did not end in time"):
+        ended.checked()
+
+
+def test_a_program_and_all_that_it_says() -> None:
+    ended = tool.run_tool(("sh", "-c", "echo out; echo err >&2; exit 3"), 10)
+    assert (ended.status, ended.text) == (3, "out\nerr")
+    with pytest.raises(CommandError, match="status 3: out / err"):
+        ended.checked()

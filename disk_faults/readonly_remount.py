@@ -44,9 +44,9 @@ class StoppedPlace(Target):
 class ReadonlyRemount(Fault):
     """The file system protects itself: nothing can be written to it any more.
 
-    ext4 meets an error and turns read-only, which `/proc/mounts` does not say; reading goes on. XFS shuts down,
-    which it does at such errors, and ext4 can: then nothing can be read either. The recovery is what an operator
-    has to do: stop the services that use it, unmount, check, mount, start them.
+    ext4 meets an error and turns read-only, which `/proc/mounts` does not say; Linux 6.12 answers EIO to reads,
+    too. XFS shuts down, which it does at such errors, and ext4 can: then nothing can be read. The recovery is what
+    an operator has to do: stop the services that use it, unmount, check, mount, start them.
     """
 
     name: ClassVar[str] = "readonly_remount"
@@ -54,8 +54,8 @@ class ReadonlyRemount(Fault):
     operator_sees: ClassVar[str] = (
         "EROFS or EIO from every write to one file system while its disk is well, 'EXT4-fs error', 'Aborting "
         "journal' and 'Remounting filesystem read-only' in the kernel's log although /proc/mounts may go on "
-        "saying rw (XFS: 'Shutting down filesystem', and reads fail too); a remount heals nothing, fsck and a fresh "
-        "mount do"
+        "saying rw (XFS: 'Shutting down filesystem', and reads fail too); a remount heals nothing, fsck and a "
+        "fresh mount do"
     )
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({}, {"mode": "shutdown"})
 
@@ -100,7 +100,9 @@ class ReadonlyRemount(Fault):
     def notes(self, facts: Facts, target: Target) -> PlanNotes:
         place = _ours(target)
         error = place.how == "error"
-        left_out = ["reads, and pages that a process has mapped"] if error else []
+        left_out = (
+            ["reads, on kernels that only turn read-only; Linux 6.12 answers EIO to them, too"] if error else []
+        )
         left_out.append(
             f"the cause: the log names {'trigger_test_error' if error else 'an ioctl'}, where a real failure "
             "names the function that met it, and shows an I/O error of the disk before it"

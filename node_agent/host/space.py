@@ -30,6 +30,8 @@ BLOCK = 4096
 _PIECE = 1 << 30
 _LAST_BLOCKS, _ROUNDS = 4096, 4
 _AT_ONCE = 512
+_KEPT_INODES = 64
+"""XFS makes inodes by so many."""
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _CALLS = {"x86_64": (116, 119, 117), "aarch64": (159, 149, 147)}
 """Numbers of setgroups, setresgid, setresuid: arch/x86/entry/syscalls/syscall_64.tbl, asm-generic/unistd.h."""
@@ -90,6 +92,7 @@ class FileSystemSpace:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             os.fchown(fd, uid, gid)
+            os.fchmod(fd, 0o755)
             as_user(uid, gid, TAKE_S + ASK_S, f"making files in {path}", lambda: _take(fd, path, leave))
         finally:
             os.close(fd)
@@ -185,9 +188,11 @@ def _take(fd: int, path: str, leave: int) -> None:
             try:
                 os.mknod(inode_name(number), stat.S_IFREG | 0o644, dir_fd=fd)
             except OSError as error:
-                if error.errno == errno.ENOSPC:
-                    return
-                raise
+                if error.errno != errno.ENOSPC:
+                    raise
+                if os.fstatvfs(fd).f_ffree > leave + _KEPT_INODES:
+                    raise OSError(errno.ENOSPC, "space runs out before inodes do", path) from error
+                return
             number += 1
 
 

@@ -1,0 +1,283 @@
+"""disk_full, inodes_full and readonly_remount on real file systems, measured with df, du, dd and touch."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from labctl.errors import UsageError
+from labctl.lab.model import Node
+from labctl.transport.client import AgentClient
+from labctl.transport.connect import connect
+from node_agent.injection import InjectionView
+from tests.lab import LabUnderTest, ssh
+from tests.user import until
+
+pytestmark = pytest.mark.vm
+
+TOP = "/srv/data"
+OTHER = f"{TOP}/games"
+NUMBERS = itertools.count(1)
+MAKE = {"ext4": "mkfs.ext4 -q -F -N 4096 -E lazy_itable_init=0", "xfs": "mkfs.xfs -q -f -i maxpct=1"}
+"""Few inodes: taking 32,000 takes 10 s in an emulated machine."""
+
+
+@dataclass
+class Bench:
+    """A node whose data disk has a file system of `kind`, and a user's folder on it."""
+
+    node: Node
+    agent: AgentClient
+    kind: str
+    mine: list[str] = field(default_factory=list)
+
+    def sh(self, script: str, check: bool = True) -> str:
+        return ssh(self.node, script, check=check).stdout.strip()
+
+    def says(self, script: str) -> str:
+        """What a command says on standard error; empty where it went well."""
+        done = ssh(self.node, script, check=False)
+        return done.stderr.strip() if done.returncode else ""
+
+    def user_writes(self) -> str:
+        """What an ordinary user, who is not the owner of what fills the disk, is told by a write of a block."""
+        return self.says(f"runuser -u games -- dd if=/dev/zero of={OTHER}/block bs=4k count=1 conv=fsync; "
+                         f"ended=$?; rm -f {OTHER}/block; exit $ended")  # fmt: skip
+
+    def free(self, what: str, where: str = TOP) -> int:
+        return int(self.sh(f"df --output={what} {where} | tail -1"))
+
+    def inject(self, fault: str, **parameters: Any) -> InjectionView:
+        name = f"space-{next(NUMBERS)}"
+        self.mine.append(name)
+        view = self.agent.apply(name, fault, parameters, 600)
+        assert view.state == "active" and view.evidence is not None and view.evidence.armed
+        return view
+
+    def look(self, view: InjectionView) -> InjectionView:
+        (now,) = self.agent.list(ids=(view.id,), ended=True).injections
+        return now
+
+    def counters(self, view: InjectionView) -> dict[str, int]:
+        evidence = self.look(view).evidence
+        assert evidence is not None
+        return dict(evidence.counters)
+
+    def recover(self, view: InjectionView) -> InjectionView:
+        (ended,) = self.agent.recover((view.id,)).injections
+        return ended
+
+    def kill_the_agent(self) -> None:
+        """SIGKILL; its unit starts it again, and it is ready when it has recovered."""
+        pid = self.sh("systemctl show --property=MainPID --value groundfault-agent")
+        self.sh(f"kill -9 {pid}")
+        fresh = "systemctl show --property=MainPID,ActiveState --value groundfault-agent"
+        until("it is back", lambda: self.sh(fresh).split()[1:] == ["active"] and pid not in self.sh(fresh), 60)
+
+    def refused(self, fault: str, **parameters: Any) -> str:
+        """The field that is not taken, and what is allowed."""
+        with pytest.raises(UsageError) as refused:
+            self.inject(fault, **parameters)
+        return f"{refused.value.message.partition(':')[0]}: {refused.value.hint}"
+
+
+@pytest.fixture(scope="module", params=["ext4", "xfs"])
+def bench(request: pytest.FixtureRequest, lab: LabUnderTest) -> Iterator[Bench]:
+    lab.reset()
+    node = lab.node("w3")
+    with connect(node, lab.authority) as transport:
+        one = Bench(node, AgentClient(transport), request.param)
+        one.sh(f"umount {TOP} && {MAKE[one.kind]} /dev/mapper/data && mount -o noatime /dev/mapper/data {TOP} && "
+               f"install -d -o games {OTHER} && echo kept > {TOP}/kept && sync -f {TOP}")  # fmt: skip
+        yield one
+    lab.reset()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(bench: Bench) -> Iterator[None]:
+    """Each test ends with a node as it was; the disk of the system has not grown."""
+    before = (bench.sh(f"findmnt -no OPTIONS {TOP}"), bench.free("iused"), bench.sh(f"ls -A {TOP}"))
+    root = bench.free("avail", "/")
+    bench.mine.clear()
+    yield
+    until(
+        "all is over",
+        lambda: all(i.state == "recovered" for i in bench.agent.recover(everything=True).injections),
+        60,
+    )
+    assert bench.agent.residue() == ()
+    assert (bench.sh(f"findmnt -no OPTIONS {TOP}"), bench.free("iused"), bench.sh(f"ls -A {TOP}")) == before
+    assert (bench.user_writes(), bench.sh(f"cat {TOP}/kept")) == ("", "kept")
+    assert root - bench.free("avail", "/") < 20_000, "1 KiB blocks: logs grow, the fault is not there"
+
+
+def test_full_at_once(bench: Bench) -> None:
+    free = bench.free("avail")
+    view = bench.inject("disk_full")
+    path = f"{TOP}/app-debug.log.groundfault-{view.id}"
+    assert (bench.free("avail"), bench.sh(f"df --output=pcent {TOP} | tail -1")) == (0, "100%")
+    assert "No space left on device" in bench.user_writes()
+    assert bench.sh(f"stat -c %U {path}") == "nobody"
+    assert int(bench.sh(f"du -k {path}").split()[0]) > free * 0.95, "du finds it"
+    if bench.kind == "ext4":
+        kept = int(
+            bench.sh("dumpe2fs -h /dev/mapper/data 2>/dev/null | awk '/^Reserved block count/ { print $4 }'")
+        )
+        assert bench.says(f"dd if=/dev/zero of={TOP}/root bs=1M count={kept // 512} && rm {TOP}/root") == "", (
+            "half of what is kept for root"
+        )
+    assert (
+        bench.says("runuser -u games -- dd if=/dev/zero of=/tmp/neighbour bs=4k count=1 && rm /tmp/neighbour")
+        == ""
+    )
+    now = bench.look(view)
+    assert now.evidence is not None
+    assert (now.evidence.armed, now.evidence.hits, now.evidence.counters["available_bytes"]) == (True, 0, 0)
+    assert bench.sh("ls /run/groundfault | grep groundfault-") == f"groundfault-{view.id}"
+
+    reader = bench.sh(f"exec 3< {path}; sleep 1000 < /dev/null > /dev/null 2>&1 & echo $!")
+    ended = bench.recover(view)
+    assert (ended.state, ended.data_lost) == ("recovered", ())
+    assert bench.free("avail") >= free - 64, "also while somebody still has the file open"
+    bench.sh(f"kill {reader}")
+
+
+def test_full_but_for_some(bench: Bench) -> None:
+    view = bench.inject("disk_full", leave_mib=16, folder=OTHER, owner="daemon")
+    assert 12 * 1024 <= bench.free("avail") <= 16 * 1024
+    assert bench.user_writes() == ""
+    assert bench.sh(f"stat -c %U {OTHER}/app-debug.log.*") == "daemon"
+    bench.sh(f"truncate -s 20M {OTHER}/app-debug.log.groundfault-{view.id}")
+    now = bench.look(view)
+    assert now.evidence is not None and not now.evidence.armed
+    assert "somebody has freed space meanwhile; it is not taken again" in now.evidence.notes
+    assert bench.recover(view).state == "recovered"
+
+
+def test_a_file_that_grows(bench: Bench) -> None:
+    room = bench.free("avail")
+    bench.sh(f"fallocate -l {room - 60_000}K {OTHER}/mine")
+    view = bench.inject("disk_full", grow_mib_s=16)
+    path = f"{TOP}/app-debug.log.groundfault-{view.id}"
+    assert bench.user_writes() == "", "it takes seconds until the disk is full"
+    until("it is full", lambda: bench.counters(view)["available_bytes"] < 1 << 20, 60)
+    until("a user is told so", lambda: "No space left on device" in bench.user_writes(), 20)
+    assert bench.sh(f"tail -1 {path} | cut -d: -f1") == "worker"
+    bench.sh(f"truncate -s -8M {OTHER}/mine")
+    until("what was freed is taken again", lambda: bench.free("avail") < 1024, 60)
+    (pid,) = bench.sh(f"cat /sys/fs/cgroup/groundfault-{view.id}/cgroup.procs").split()
+    assert bench.sh(f"stat -c %U /proc/{pid}") == "nobody"
+    bench.kill_the_agent()
+    ended = bench.look(view)
+    assert (ended.state, ended.reason) == ("recovered", "restart")
+    assert bench.says(f"ls {path} /proc/{pid}").count("No such file") == 2
+    bench.sh(f"rm {OTHER}/mine")
+
+
+def test_no_inodes(bench: Bench) -> None:
+    free, used = bench.free("iavail"), bench.free("iused")
+    view = bench.inject("inodes_full")
+    path = f"{TOP}/sessions.groundfault-{view.id}"
+    assert bench.free("iavail") == 0 and bench.free("avail") > 100_000
+    assert "No space left on device" in bench.says(f"touch {TOP}/new")
+    assert "No space left on device" in bench.says(f"runuser -u games -- mkdir {OTHER}/new")
+    assert bench.says(f"echo more >> {TOP}/kept && echo kept > {TOP}/kept") == "", "what is there can grow"
+    assert bench.sh(f"stat -c %U {path} {path}/00000000").split() == ["nobody", "nobody"]
+    assert int(bench.sh(f"ls {path} | wc -l")) >= free - 64
+    assert bench.recover(view).state == "recovered"
+    assert (bench.free("iused"), bench.says(f"ls {path}").count("No such file")) == (used, 1)
+
+
+def test_both_while_the_agent_is_killed(bench: Bench) -> None:
+    used = bench.free("iused")
+    files = bench.inject("inodes_full", leave=100)
+    assert 0 < bench.free("iavail") <= 100
+    space = bench.inject("disk_full")
+    assert "No space left on device" in bench.user_writes()
+    bench.kill_the_agent()
+    assert {bench.look(view).reason for view in (files, space)} == {"restart"}
+    assert {bench.look(view).state for view in (files, space)} == {"recovered"}
+    assert bench.free("iused") == used
+
+
+def test_unmounted_while_it_stands(bench: Bench) -> None:
+    """The file cannot be removed then, and nobody is told that it is gone."""
+    view = bench.inject("disk_full")
+    bench.sh(f"umount {TOP}")
+    stuck = bench.recover(view)
+    assert stuck.state == "stuck" and any("may still be on it" in line for line in stuck.residue)
+    bench.sh(f"mount -o noatime /dev/mapper/data {TOP}")
+    until("it is tried again", lambda: bench.look(view).state == "recovered", 60)
+
+
+def holder(bench: Bench) -> str:
+    """A service that has a file open; its process id."""
+    bench.sh(f"systemd-run --quiet --unit=space-holder sh -c 'exec 3>>{TOP}/kept; exec sleep 10000'")
+    pid = bench.sh("systemctl show --property=MainPID --value space-holder")
+    until("it has", lambda: bench.sh(f"readlink /proc/{pid}/fd/3", check=False) == f"{TOP}/kept", 30)
+    return pid
+
+
+@pytest.mark.parametrize("mode", ["error", "shutdown"])
+def test_it_stops(bench: Bench, mode: str) -> None:
+    if bench.kind == "xfs" and mode == "error":
+        assert bench.refused("readonly_remount", mode=mode) == "mode: shutdown, for it"
+        return
+    bench.sh(f"head -c 3000000 /dev/urandom > {OTHER}/dirty")
+    total = bench.sh(f"md5sum {OTHER}/dirty")
+    pid = holder(bench)
+    view = bench.inject("readonly_remount", mode=mode)
+    assert view.evidence is not None and all(sign.seen for sign in view.evidence.signs), view.evidence
+    assert len(view.evidence.signs) >= 1 and view.evidence.log
+    told = bench.says(f"touch {TOP}/new")
+    assert "Input/output error" in told or "Read-only file system" in told
+    assert bench.user_writes() != "" and bench.sh(f"kill -0 {pid} && echo lives") == "lives"
+    assert "rw" in bench.sh(f"findmnt -no OPTIONS {TOP}").split(","), "what /proc/mounts goes on to say"
+    assert bench.says("touch /tmp/neighbour && rm /tmp/neighbour") == ""
+    if mode == "error":
+        assert bench.sh("cat /sys/fs/ext4/dm-0/errors_count") == "1"
+        assert "clean with errors" in bench.sh("dumpe2fs -h /dev/mapper/data 2>/dev/null | grep state")
+        bench.kill_the_agent()
+        ended = bench.look(view)
+        assert ended.reason == "restart"
+    else:
+        ended = bench.recover(view)
+    assert (ended.state, ended.data_lost) == ("recovered", ())
+    assert bench.sh(f"md5sum {OTHER}/dirty") == total, "all that was written before is there"
+    again = bench.sh("systemctl show --property=MainPID --value space-holder")
+    assert again not in ("0", pid), "the service was started again"
+    if bench.kind == "ext4":
+        assert bench.sh("cat /sys/fs/ext4/dm-0/errors_count") == "0"
+        header = bench.sh("dumpe2fs -h /dev/mapper/data 2>/dev/null")
+        assert "Filesystem state:         clean\n" in header and "FS Error count" not in header
+    bench.sh(f"systemctl stop space-holder; rm {OTHER}/dirty")
+
+
+def test_what_is_lost_is_accepted_and_told(bench: Bench) -> None:
+    assert "--accept-data-loss" in bench.refused("readonly_remount", loses="log")
+    bench.sh(f"sync -f {TOP}; echo gone > {OTHER}/unwritten")
+    view = bench.inject("readonly_remount", loses="log", accept_data_loss=True)
+    ended = bench.recover(view)
+    assert ended.state == "recovered" and any("not yet on the disk when" in line for line in ended.data_lost)
+    found = bench.sh(f"cat {OTHER}/unwritten", check=False)
+    assert found != "gone", "it was lost indeed"
+    bench.sh(f"rm -f {OTHER}/unwritten")
+
+
+def test_refused(bench: Bench) -> None:
+    assert bench.refused("disk_full", disk="/").startswith("disk: ")
+    assert bench.refused("disk_full", owner="root").startswith("owner: ")
+    assert bench.refused("disk_full", owner="no-such-user").startswith("owner: ")
+    assert bench.refused("inodes_full", folder="/tmp").startswith("folder: ")
+    bench.sh(f"mount -o remount,ro {TOP}")
+    for fault in ("disk_full", "inodes_full", "readonly_remount"):
+        assert bench.refused(fault).startswith("disk: ")
+    bench.sh(f"mount -o remount,rw {TOP}; umount {TOP}")
+    for fault in ("disk_full", "inodes_full", "readonly_remount"):
+        assert bench.refused(fault, disk="data").startswith("disk: ")
+    bench.sh(f"mount -o noatime /dev/mapper/data {TOP}")
+    assert bench.agent.list().injections == ()

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf proto clean
+.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk proto clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -41,6 +41,9 @@ bench: setup ## times of up, reset, inject and recover, as JSON
 
 bench-ebpf: toolchain ## what system-call faults cost those who are no target; JSON, and docs/bench-ebpf.svg
 	@$(BIN)/python -m tests.bench.ebpf --plot docs/bench-ebpf.svg
+
+bench-disk: toolchain ## how long disk faults take under load, what the layer below costs; JSON, and docs/bench-disk.svg
+	@$(BIN)/python -m tests.bench.disk --plot docs/bench-disk.svg
 
 proto: ## generate the Python side of the contract again
 	@$(BIN)/python scripts/generate-api

@@ -52,6 +52,7 @@ def latencies(node: Node, authority: LabAuthority, runs: int, progress: Progress
                 "load": {"inject": report.times(loaded.inject), "recover": report.times(loaded.recover),
                          "errors": fio.total_errors, "iops": round(fio.iops),
                          "slowest_io_ms": round(1000 * fio.longest_s)},
+                "standstill": {verb: report.times(latency.standstills(rows)) for verb, rows in parts.items()},
                 "parts_ms": {verb: latency.medians(rows) for verb, rows in parts.items()},
             }  # fmt: skip
         with progress.task("a reader of bad sectors"):

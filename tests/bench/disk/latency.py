@@ -124,6 +124,11 @@ def phases(
     return found
 
 
+def standstills(rows: Sequence[Mapping[str, float]]) -> list[float]:
+    """Seconds in which the disk took no I/O, by run: it was suspended, its table changed, and resumed."""
+    return [row.get("dm: suspend and resume", 0.0) / 1000 for row in rows]
+
+
 def medians(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """The median of each part over the runs, largest first; what a run does not have counts as 0."""
     names = {name for row in rows for name in row}

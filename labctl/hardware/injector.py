@@ -94,6 +94,8 @@ class HardwareInjector:
     def list(self, ended: bool = False, ids: tuple[str, ...] = ()) -> tuple[InjectionView, ...]:
         """Injections with evidence read now; `ended` adds those that are over, `ids` picks."""
         self._close_gone()
+        if self.journal.live():
+            self._wake()  # whoever watched may have been killed
         wanted = [one for one in self.journal.records() if (ended or one.live) and (not ids or one.id in ids)]
         return tuple(self._view(one, self._evidence_now(one)) for one in wanted)
 

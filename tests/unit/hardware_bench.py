@@ -40,6 +40,7 @@ class ToyQemu:
     commands: list[str] = field(default_factory=list)
     kill_at: int = -1
     dead: bool = False
+    console: Path | None = None
     refuse: str = ""
     """A command that QEMU refuses."""
 
@@ -72,6 +73,8 @@ class ToyQemu:
     def monitor(self, line: str) -> str:
         self.die_here()
         self.commands.append(line.split(maxsplit=1)[0])
+        if line.startswith("mce -b") and self.console:
+            self.console.write_text("Kernel panic - not syncing: Fatal local machine check\n")
         return "OK" if line.startswith("pcie") else ""
 
     def wait_event(self, name: str, timeout: float, **data: Any) -> bool:
@@ -239,6 +242,7 @@ class ToyMachine:
     def __post_init__(self) -> None:
         self.agent = ToyAgent(self)
         (self.directory / "nodes" / "w1").mkdir(parents=True, exist_ok=True)
+        self.qemu.console = self.places.console
 
     @property
     def places(self) -> Places:

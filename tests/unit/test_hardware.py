@@ -54,7 +54,7 @@ def test_life(machine: ToyMachine, name: str, parameters: Mapping[str, Any]) -> 
     plan = machine.injector().plan("abc", name, parameters)
     assert plan.fault == name and plan.target and plan.backend and plan.steps and plan.covers
     view = machine.injector().apply("abc", name, parameters, 60)
-    assert (view.state, view.fault, view.lease_s) == ("active", name, 60) and machine.woken == 1
+    assert (view.state, view.fault, view.lease_s) == ("active", name, 60) and machine.woken >= 1
     assert view.evidence is not None and view.evidence.armed
     (listed,) = machine.injector().list()
     assert listed.id == "abc" and listed.evidence is not None and listed.evidence.armed

@@ -57,7 +57,11 @@ class ReadonlyRemount(Fault):
         "saying rw (XFS: 'Shutting down filesystem', and reads fail too); a remount heals nothing, fsck and a "
         "fresh mount do"
     )
-    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({}, {"mode": "shutdown"})
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = (
+        {},
+        {"mode": "shutdown"},
+        {"loses": "log", "accept_data_loss": True},
+    )
 
     disk: str = Field(default="", description="data disk by name or mount point; none: the only one")
     mode: Literal["auto", "error", "shutdown"] = Field(

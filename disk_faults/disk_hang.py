@@ -15,7 +15,7 @@ from node_agent.steps.dm_names import TableLine
 
 from .counting import is_armed, passed
 from .disk_place import PlacedFault, place_of_target
-from .layers import READS, WRITES, base, device, layer, planted
+from .layers import READS, WRITES, base, device, layer, let_go, planted
 
 LONGEST_S = 3600
 """dm-delay lets an I/O go by itself after this; a recovery lets all go at once."""
@@ -58,7 +58,8 @@ class DiskHang(PlacedFault):
             device(place, tag, "gate", "linear", to),
             device(place, tag, "hang", "delay", " ".join(ways)),
         )
-        return planted(place, tag, media, lambda start, length: _line(tag, start, length), drop_pages=True)
+        steps = planted(place, tag, media, lambda start, length: _line(tag, start, length), drop_pages=True)
+        return (*steps, let_go(place, tag, "hang", f"dm:{layer(tag, 'gate')}"))
 
     def notes(self, facts: Facts, target: Target) -> PlanNotes:
         return PlanNotes(
@@ -77,7 +78,7 @@ class DiskHang(PlacedFault):
         )
 
     def evidence(self, reader: Reader, target: Target, tag: str, log_mark: int) -> Evidence:
-        hung = waiting(reader, layer(tag, "hang"))
+        hung = waiting(reader, place_of_target(target).disk)
         gone = passed(reader, layer(tag, "gate"))
         return Evidence(
             armed=is_armed(reader, place_of_target(target), lambda start, length: _line(tag, start, length)),
@@ -87,7 +88,10 @@ class DiskHang(PlacedFault):
 
 
 def waiting(reader: Reader, name: str) -> int:
-    """I/O in flight in a device (Documentation/block/stat.rst); 0 where it is gone."""
+    """I/O in flight in a device (Documentation/block/stat.rst); 0 where it is gone.
+
+    The one that is used tells: device mapper hands what dm-delay holds back to no device below.
+    """
     info = reader.dm.info(name)
     if info is None:
         return 0

@@ -17,7 +17,7 @@ from node_agent.steps.dm_tables import merge
 
 from .counting import is_armed, passed
 from .disk_place import PlacedFault, place_of_target
-from .layers import READS, WRITES, base, device, layer, planted
+from .layers import READS, WRITES, base, device, layer, let_go, planted
 from .places import dice
 
 REGIONS = 512
@@ -77,7 +77,9 @@ class DiskSlow(PlacedFault):
             ),
             DmDevice(name=layer(tag, "slow"), table=lines_of(self._regions(place.size, tag))),
         )
-        return planted(place, tag, media, lambda start, length: _line(tag, start, length), drop_pages=True)
+        steps = planted(place, tag, media, lambda start, length: _line(tag, start, length), drop_pages=True)
+        gate = f"dm:{layer(tag, 'gate')}"
+        return (*steps, *(let_go(place, tag, f"delay-{n}", gate) for n in range(len(self.delays()))))
 
     def delays(self) -> tuple[tuple[int, int, int], ...]:
         """Milliseconds of reads, writes and flushes, by class of region. The last one stalls, where any does."""

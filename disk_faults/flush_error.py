@@ -7,15 +7,18 @@ from typing import Any, ClassVar
 
 from node_agent.errors import Refusal
 from node_agent.fault import Evidence, Facts, Missing, PlanNotes, Target
-from node_agent.host import Reader
+from node_agent.host import DmTarget, Reader
 from node_agent.signs import Sign, in_log
 from node_agent.steps import Step
-from node_agent.steps.dm_names import TableLine
+from node_agent.steps.dm_device import DmDevice
+from node_agent.steps.dm_names import TableLine, lines_of
+from node_agent.steps.dm_tables import put_in
 from node_agent.steps.loop_device import LoopDevice
 
 from .counting import is_armed, passed
 from .disk_place import DiskPlace, PlacedFault, place_of_target
 from .layers import base, device, layer, planted
+from .places import UNIT_SECTORS
 from .queue_log import STOPPED, logged, queue_sign
 
 
@@ -29,7 +32,7 @@ class FlushError(PlacedFault):
     summary: ClassVar[str] = "a data disk fails to flush its cache, while reads and writes go well"
     operator_sees: ClassVar[str] = (
         "fsync answers EIO although no write failed; 'I/O error, dev …, sector 0 op 0x1:(WRITE)' without data in "
-        "the kernel log; a journalling file system aborts its journal at the next commit and stops"
+        "the kernel log; XFS shuts down at its next log write, ext4 goes on"
     )
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({}, {"disk": "/srv/data"})
 
@@ -46,7 +49,7 @@ class FlushError(PlacedFault):
         place = place_of_target(target)
         media = (
             device(place, tag, "nil", "zero"),
-            device(place, tag, "media", "flakey", f"dm:{layer(tag, 'nil')} 0 0 1 1 error_writes"),
+            DmDevice(name=layer(tag, "media"), table=lines_of(_media(place, tag))),
             device(place, tag, "gate", "linear", f"dm:{layer(tag, 'media')} 0"),
             LoopDevice(over=layer(tag, "gate")),
         )
@@ -62,7 +65,7 @@ class FlushError(PlacedFault):
 
     def signs(self, target: Target | None) -> tuple[Sign, ...]:
         return (
-            queue_sign("(?:WRITE|FLUSH)", "once something is flushed"),
+            queue_sign("WRITE", "once something is flushed"),
             in_log(
                 "the file system stops",
                 STOPPED,
@@ -81,6 +84,18 @@ class FlushError(PlacedFault):
             log=tuple(lines),
             log_gap=gap,
         )
+
+
+def _media(place: DiskPlace, tag: str) -> tuple[DmTarget, ...]:
+    """Zeros, but for one block in the middle that leads to the disk and fails writes.
+
+    A device gets flushes only where something below it has a cache, as the disk has and zeros have not; each line
+    gets one, and that of the block fails it. Curious readers such as blkid find zeros.
+    """
+    middle = place.size // 2 // UNIT_SECTORS * UNIT_SECTORS
+    args = f"{base(place, tag)} {middle} 0 1 1 error_writes"
+    zeros = (DmTarget(0, place.size, "linear", f"dm:{layer(tag, 'nil')} 0"),)
+    return put_in(zeros, [DmTarget(middle, UNIT_SECTORS, "flakey", args)])
 
 
 def _line(target: Target, tag: str, start: int, length: int) -> TableLine:

@@ -19,6 +19,7 @@ from node_agent.host import DmTarget
 from node_agent.steps import Step
 from node_agent.steps.dm_below import DmBelow
 from node_agent.steps.dm_device import DmDevice
+from node_agent.steps.dm_let_go import DmLetGo
 from node_agent.steps.dm_names import TableLine, lines_of
 from node_agent.steps.dm_on_top import DmOnTop
 from node_agent.steps.dm_overlay import DmOverlay
@@ -70,6 +71,12 @@ def care(place: DiskPlace, tag: str) -> tuple[Step, ...]:
     if not place.mounted_at:
         return ()
     return (FilesystemCare(name=tag, device=place.disk, mount=place.mounted_at),)
+
+
+def let_go(place: DiskPlace, tag: str, part: str, to: str) -> DmLetGo:
+    """Last of the steps of a fault that holds I/O back: at the end device `part` leads straight to device `to`."""
+    line = TableLine(start=0, length=place.size, kind="linear", args=f"{to} 0")
+    return DmLetGo(name=layer(tag, part), lines=(line,))
 
 
 def planted(

@@ -107,7 +107,7 @@ def _cache(reader: Reader, place: DiskPlace, tag: str) -> tuple[int, int]:
             words = line.args.split()
             if line.kind == "writecache" and len(words) >= 4 and _leads_to(reader, info.name, place, tag):
                 total, free = int(words[1]), int(words[2])
-                return total - free, int(words[7]) if len(words) > 7 else total - free
+                return total - free, int(words[6]) if len(words) > 6 else total - free
     return 0, 0
 
 

@@ -53,12 +53,12 @@ class FileValue(Step):
         return {"was": found}
 
     def apply(self, host: Host) -> None:
-        host.write_text(self.path, self.value)
+        host.write_text(self.path, f"{self.value}\n")  # some files of sysfs take only whole lines
 
     def revert(self, host: Host, undo: Undo | None) -> None:
         before = self._before(undo)
         if before and host.exists(self.path) and host.read_text(self.path).strip() != before:
-            host.write_text(self.path, before)
+            host.write_text(self.path, f"{before}\n")
 
     def leftovers(self, reader: Reader, undo: Undo | None) -> tuple[str, ...]:
         before = self._before(undo)

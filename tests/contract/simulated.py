@@ -85,7 +85,8 @@ class Kernel:
         """Power goes and comes back: device mapper is what provisioning sets up, /run is empty."""
         self.dm = {"data": ("252:0", PLAIN)}
         self.loops, self.healed, self.reads, self.log = {}, set(), {}, []
-        self.texts = {p: text for p, text in self.texts.items() if not p.startswith(("/run/", "/dev/shm/", "/sys/fs/cgroup/"))}
+        gone = ("/run/", "/dev/shm/", "/sys/fs/cgroup/")
+        self.texts = {p: text for p, text in self.texts.items() if not p.startswith(gone)}
         self.texts |= cgroup_texts()
         facilities.boot(self.texts)
         self.helpers, self.rules, self.reactions = {}, {}, {}
@@ -173,6 +174,8 @@ class SimulatedHost:
 
     def write_text(self, path: str, text: str) -> None:
         self.change()
+        if path.startswith(("/sys/", "/proc/")):
+            text = text.removesuffix("\n")  # files of the kernel take lines, and these texts are without the end
         if not facilities.write(self.kernel.texts, path, text):
             self.kernel.texts[path] = text
 

@@ -229,17 +229,19 @@ def test_the_id_of_another_injection_is_refused(rig: Rig, case: Case) -> None:
 
 
 def test_the_same_place_twice_names_the_holder_or_composes(rig: Rig, case: Case) -> None:
-    """A fault whose steps hold nothing for themselves composes with itself; both must then come out again."""
+    """A fault that holds nothing but what it makes composes with itself; both must then come out again."""
     injector, _ = rig.agent()
-    steps = injector.plan("inj-1", *case).steps
+    first, second = (
+        [r for step in injector.plan(name, *case).steps for r in step.resources()] for name in ("inj-1", "inj-2")
+    )
     injector.apply("inj-1", *case, 60)
-    if any(step.resources() for step in steps):
+    if any(one.conflicts(other) for one in first for other in second):
         with pytest.raises(ConflictError, match="inj-1"):
             injector.apply("inj-2", *case, 60)
     else:
         assert injector.apply("inj-2", *case, 60).state == "active"
-        (first,) = injector.recover(("inj-1",), "recover")
-        assert first.state == "recovered" and injector.view("inj-2").state == "active" and not rig.is_healthy()
+        (over,) = injector.recover(("inj-1",), "recover")
+        assert over.state == "recovered" and injector.view("inj-2").state == "active" and not rig.is_healthy()
     injector.recover(None, "recover")
     assert rig.is_healthy()
 

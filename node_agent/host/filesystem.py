@@ -222,9 +222,8 @@ def _ext_errors(device: str) -> dict[str, str]:
     folder = Path("/sys/fs/ext4") / name
     count = read_line(folder / "errors_count")
     if count not in ("", "0"):
-        where = f"{read_line(folder / 'last_error_func')}, {read_line(folder / 'last_error_errcode')}"
-        first = read_line(folder / "first_error_func")
-        return {"errors": f"ext4 has counted {count} errors, the first in {first}, the last in {where}"}
+        first, last = (read_line(folder / f"{which}_error_func") for which in ("first", "last"))
+        return {"errors": f"ext4 has counted {count} errors, the first in {first}, the last in {last}"}
     try:
         block = within(
             _LOOK_S, f"reading /dev/{name}", lambda: _read_at(f"/dev/{name}", _SUPERBLOCK_BYTES, _SUPERBLOCK_BYTES)

@@ -85,6 +85,8 @@ class Bench:
     power: Power
     agent: Callable[[], AgentClient]
     connect: Callable[[], Qmp]
+    run: Callable[[tuple[str, ...]], int] = field(default=lambda argv: 0)
+    """Runs a program on the node over SSH and returns its exit status."""
     ready: Callable[[], None] = field(default=lambda: None)
     """Waits until the agent answers and sets the guest's clock."""
 

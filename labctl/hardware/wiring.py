@@ -15,6 +15,7 @@ from labctl.hardware.injector import HardwareInjector
 from labctl.hardware.journal import Journal
 from labctl.lab import processes
 from labctl.lab.model import Node, Ready
+from labctl.lab.remote import connected
 from labctl.progress import Progress
 
 if TYPE_CHECKING:
@@ -54,7 +55,13 @@ def injector_of(
     def bench(injection_id: str, memory: Memory) -> Bench:
         power = NodePower(lab, node, injection_id, ready, progress)
         files = Files(lab.places(node.name), tag_of(injection_id))
-        return Bench(node, files, memory, power, agent, lambda: lab.qmp(node.name), ready=lambda: ready(node))
+        return Bench(
+            node, files, memory, power, agent, lambda: lab.qmp(node.name), run=run, ready=lambda: ready(node)
+        )
+
+    def run(argv: tuple[str, ...]) -> int:
+        with connected(node) as remote:
+            return remote.run(argv).status
 
     @contextlib.contextmanager
     def lab_lock() -> Iterator[None]:

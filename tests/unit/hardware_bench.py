@@ -179,7 +179,11 @@ class ToyAgent:
             qemu.failed_reads += 1
             raise LabError("w1: cannot be read")
         pieces = [{"start": 8, "length": 8, "base": "8:0", "base_start": 2048, "offset": 4096}]
-        return type("Plan", (), {"missing": (), "target_data": {"pieces": pieces}})()
+        return type(
+            "Plan",
+            (),
+            {"missing": (), "target_data": {"pieces": pieces, "file": parameters.get("file", ""), "disk": "data"}},
+        )()
 
     def observe(self, signs: Any, mark: Any = None) -> Any:
         if self.silent:

@@ -95,7 +95,7 @@ class MediumError(HardwareFault):
 
     def locate(self, bench: Bench) -> BadPlace:
         if self.file:
-            return BadPlace(runs=self._runs_of_file(bench), file=self.file)
+            return self._place_in_file(bench)
         with bench.qmp() as qmp:
             size = overlay.size_of(qmp, DISK_NODE) // SECTOR
         runs = tuple(_run(text) for text in self.sector)
@@ -103,13 +103,14 @@ class MediumError(HardwareFault):
             raise UsageError("--sector: behind the end of the disk", f"allowed: 0 to {size - 1}")
         return BadPlace(runs=runs)
 
-    def _runs_of_file(self, bench: Bench) -> tuple[Run, ...]:
+    def _place_in_file(self, bench: Bench) -> BadPlace:
         plan = bench.agent().plan("where-is-it", _MAPPER, self._mapping())
         if plan.missing:
             lacking = "; ".join(f"{one.capability}: {one.reason}" for one in plan.missing)
             raise UsageError(f"--file: the node cannot say where the file is ({lacking})", "--sector START+COUNT")
-        pieces = plan.target_data["pieces"]
-        return tuple(Run(start=p["base_start"], count=p["length"], offset=p["offset"]) for p in pieces)
+        found = plan.target_data
+        runs = (Run(start=p["base_start"], count=p["length"], offset=p["offset"]) for p in found["pieces"])
+        return BadPlace(runs=tuple(runs), file=found["file"])
 
     def _mapping(self) -> Mapping[str, Any]:
         return {"file": self.file, "sectors": self.sectors, "seed": self.seed}
@@ -119,14 +120,19 @@ class MediumError(HardwareFault):
         reads = f"put a filter above the disk that answers reads of {len(bad.sectors)} sectors with a medium error"
         if self.permanent:
             return (reads, "have the disk use the filter")
-        return (reads, "put an empty overlay above it that takes all writes", "have the disk use the overlay")
+        cache = (f"have the guest forget the cached pages of {bad.file}",) if bad.file else ()
+        return (
+            reads, "put an empty overlay above it that takes all writes", "have the disk use the overlay", *cache,
+        )  # fmt: skip
 
     def notes(self, place: Place) -> PlanNotes:
-        never = ("blocks that are in the guest's page cache: reads of them do not reach the disk",)
+        never = ["pages that a process has mapped or dirties all the time: they stay in the page cache"]
+        if not self.file:
+            never = ["blocks that are in the guest's page cache: reads of them do not reach the disk"]
         return PlanNotes(
             backend="blkdebug" if self.permanent else "blkdebug below a qcow2 overlay",
             covers=("every read that reaches the disk, whoever asks: files, device mapper, the raw device",),
-            not_covered=never,
+            not_covered=tuple(never),
         )
 
     def signs(self, place: Place | None) -> tuple[Sign, ...]:
@@ -154,9 +160,13 @@ class MediumError(HardwareFault):
             switch_drive(qmp, DISK, self._top(bench))
 
     def prove(self, bench: Bench, place: Place) -> None:
-        """Read the place through the file, directly: the plan of the agent's own fault does. It has to fail."""
-        if not self.file:
+        """Read the place through the file, directly: the plan of the agent's own fault does. It has to fail.
+
+        What the guest has of the file in its page cache it forgets before, so that its next read reaches the disk.
+        """
+        if not isinstance(place, BadPlace) or not place.file:
             return
+        bench.run(("dd", f"if={place.file}", "iflag=nocache", "count=0", "status=none"))
         before = self.evidence(bench, place).hits
         with_error = ""
         try:

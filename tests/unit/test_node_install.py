@@ -32,6 +32,7 @@ class ToyNode:
         self.uid, self.sudo, self.python = "0", True, "3.13"
         self.ran: list[tuple[str, ...]] = []
         self.units: list[str] = []
+        self.disks: list[str] = []
         self.lost_at = -1
         for directory in ("opt", "etc/systemd/system", "var/lib", "run"):
             (root / directory).mkdir(parents=True, exist_ok=True)
@@ -73,7 +74,7 @@ class ToyNode:
         kept = sorted(f"{at.CONFIG}/{p.name}" for p in config.iterdir()) if config.is_dir() else []
         present = [p for p in at.OWNED if self.path(p).exists()]
         data = {"python": self.python, "arch": "x86_64", "systemd": True, "free_mib": 4000, "present": present,
-                "live": live, "kept": kept}  # fmt: skip
+                "live": live, "kept": kept, "disks": self.disks}  # fmt: skip
         return Output(0, json.dumps(data), "")
 
     def _rm(self, words: list[str], stdin: object) -> None:
@@ -281,6 +282,16 @@ def test_an_upgrade_is_refused_while_injections_are_live(rig: Rig) -> None:
     assert "opt/groundfault/lib/one.py" in rig.node.files()
     rig.agent.silent, rig.agent.ids = False, ()
     rig.install("two")
+
+
+def test_nothing_is_removed_while_a_disk_is_prepared(rig: Rig) -> None:
+    rig.install()
+    before = rig.node.files()
+    rig.node.disks = ["data"]
+    with pytest.raises(UsageError, match="disks are under device mapper: data; nothing was removed") as caught:
+        rig.remove()
+    assert caught.value.hint == "labctl node prepare-disk db1 --undo --name data"
+    assert rig.node.files() == before
 
 
 def test_nothing_is_removed_while_something_is_stuck(rig: Rig) -> None:

@@ -128,15 +128,23 @@ def _states(place: DiskPlace) -> tuple[str, ...]:
 def _offline(reader: Reader, place: DiskPlace, log_mark: int) -> Evidence:
     states = [reader.read_text(path).strip() for path in _states(place)]
     records, lost = reader.log.since(log_mark)
-    lines = [r.text for r in records if "offline" in r.text]
+    names = [_name(reader, path) for path in _states(place)]
+    lines = [r.text for r in records if any(f"I/O error, dev {name}," in r.text for name in names)]
+    lines += [r.text for r in records if "rejecting I/O to offline device" in r.text]
     return Evidence(
         armed=all(state == "offline" for state in states),
         hits=len(lines),
         counters={"lines_of_the_kernel": len(lines)},
         log=tuple(lines[-20:]),
         log_gap=lost > 0,
-        notes=("hits are lines of the kernel log, which says it for some requests only",),
+        notes=("hits are lines of the kernel log, which leaves some out",),
     )
+
+
+def _name(reader: Reader, state: str) -> str:
+    """What the kernel calls a disk in its log (Documentation/ABI/stable/sysfs-block)."""
+    lines = reader.read_text(state.replace("/device/state", "/uevent")).splitlines()
+    return next((line.removeprefix("DEVNAME=") for line in lines if line.startswith("DEVNAME=")), "")
 
 
 def _line(tag: str, start: int, length: int) -> TableLine:

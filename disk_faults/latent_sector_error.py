@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -23,6 +23,13 @@ _COVERS = (
     "read", "pread64", "readv", "preadv2", "io_uring", "mmap (SIGBUS)", "sendfile", "splice",
     "copy_file_range (where it reads: a clone shares the bad sectors)", "O_DIRECT",
 )  # fmt: skip
+
+
+_BELOW = Missing(
+    capability="hypervisor",
+    reason="the machine below a kernel is out of its agent's reach",
+    remedy="labctl plants it from outside, in a lab of virtual machines; here --backend dm",
+)
 
 
 class LatentSectorError(PlacedFault):
@@ -54,6 +61,10 @@ class LatentSectorError(PlacedFault):
     )  # fmt: skip
     permanent: bool = Field(default=False, description="a rewrite does not heal")
     schedule: Schedule = Field(default=ScheduleValue(), description="always, or burst:ON/OFF in seconds")
+    backend: Literal["auto", "dm", "hypervisor"] = Field(
+        default="auto",
+        description="dm: in the node's kernel; hypervisor: in its virtual disk; auto: there, where that can be",
+    )
 
     @field_validator("sectors")
     @classmethod
@@ -81,6 +92,8 @@ class LatentSectorError(PlacedFault):
         return tuple(needs)
 
     def requires(self, facts: Facts) -> tuple[Missing, ...]:
+        if self.backend == "hypervisor":
+            return (_BELOW,)
         healing = ("dm.snapshot",) if self.schedule.kind == "burst" or not facts.can("dm.dust") else ()
         return facts.missing(*self._wanted(), *(() if self.permanent else healing))
 

@@ -31,7 +31,8 @@ class HardwareFault(BaseModel):
 
     `place` is the class of what `locate` returns. `holds` names the parts of the machine that the fault
     changes: two live faults never hold the same. `silences`: the agent cannot answer while it stands. `powers`:
-    it ends or needs the machine's process, and its recovery gives power. Times in seconds.
+    it ends or needs the machine's process, and its recovery gives power. `stands_in_for`: a fault of nodes that
+    can be planted so, too. Times in seconds.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -43,8 +44,17 @@ class HardwareFault(BaseModel):
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({},)
     place: ClassVar[type[Place]]
     holds: ClassVar[tuple[str, ...]]
+    stands_in_for: ClassVar[str] = ""
     silences: ClassVar[bool] = False
     powers: ClassVar[bool] = False
+
+    @classmethod
+    def instead_of(cls, parameters: Mapping[str, Any], target: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """The parameters that say the same as those of the fault it stands in for, whose located target is given.
+
+        None where that cannot be said.
+        """
+        return None
 
     def locate(self, bench: Bench) -> Place:
         """Find where it lands; only looks. Raises :class:`labctl.errors.UsageError` naming the option."""

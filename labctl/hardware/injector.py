@@ -8,7 +8,7 @@ watchdog.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -118,6 +118,11 @@ class HardwareInjector:
     def known(self) -> tuple[InjectionView, ...]:
         """Live injections as they are recorded; nobody is asked."""
         return tuple(self._view(one, one.evidence) for one in self.journal.live())
+
+    def holder_of(self, parts: Collection[str]) -> str:
+        """The id of a live injection that holds one of these parts of the machine; empty where nobody does."""
+        known = hardware_catalog()
+        return next((one.id for one in self.journal.live() if set(parts) & set(known[one.fault].holds)), "")
 
     @property
     def silent(self) -> InjectionView | None:

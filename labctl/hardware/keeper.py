@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from labctl.errors import UnsupportedError, UsageError
 from labctl.hardware.catalog import hardware_catalog
+from labctl.hardware.standing_in import StandIn, deputy_of, stand_in
 from node_agent.api.views import InjectionList, PlanView
 from node_agent.injection import ENDED, InjectionView
 
@@ -36,9 +37,14 @@ class Keeper:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._agent, self._below, self._provider, self._sleep = agent, hardware, provider, sleep
+        self._decided: dict[str, StandIn | None] = {}
 
     def plan(self, injection_id: str, fault: str, parameters: Mapping[str, Any]) -> PlanView:
         """What :meth:`apply` would do now."""
+        instead = self._instead(injection_id, fault, parameters)
+        if instead:
+            plan = self._hardware(fault).plan(injection_id, instead.fault, instead.parameters)
+            return plan.model_copy(update={"warnings": (*plan.warnings, instead.note)})
         if fault in hardware_catalog():
             return self._hardware(fault).plan(injection_id, fault, parameters)
         return self._agent().plan(injection_id, fault, parameters)
@@ -47,11 +53,17 @@ class Keeper:
         self, injection_id: str, fault: str, parameters: Mapping[str, Any], lease_s: float = 0
     ) -> InjectionView:
         """Plant a fault."""
+        below = self._below.list(ended=True, ids=(injection_id,)) if self._below else ()
+        deputy = deputy_of(fault)
+        if below and deputy is not None and below[0].fault == deputy.name:
+            return below[0]  # the same id is the same injection
+        instead = None if below else self._instead(injection_id, fault, parameters)
+        if instead:
+            fault, parameters = instead.fault, instead.parameters
         if fault in hardware_catalog():
             self._refuse_known(self.list_above(injection_id))
             return self._hardware(fault).apply(injection_id, fault, parameters, lease_s)
-        if self._below:
-            self._refuse_known(self._below.list(ended=True, ids=(injection_id,)))
+        self._refuse_known(below)
         return self._agent().apply(injection_id, fault, parameters, lease_s)
 
     def list(self, ended: bool = False, ids: tuple[str, ...] = (), timeout_s: float = QUICK_S) -> InjectionList:
@@ -112,6 +124,12 @@ class Keeper:
         if self.silent is not None:
             return ()
         return self._agent().list(ended=True, ids=(injection_id,)).injections
+
+    def _instead(self, injection_id: str, fault: str, parameters: Mapping[str, Any]) -> StandIn | None:
+        """Decided once for an id: what was planned is planted."""
+        if injection_id not in self._decided:
+            self._decided[injection_id] = stand_in(fault, parameters, self._below, self._agent)
+        return self._decided[injection_id]
 
     def _hardware(self, fault: str) -> HardwareInjector:
         if self._below is None:

@@ -22,7 +22,7 @@ def test_a_fault_with_no_more_said_than_the_node(lab: LabUnderTest) -> None:
     lab.reset()
     node = lab.node("w2")
     sums = ssh(node, "sha256sum", "/srv/data/seed/*").stdout
-    said = labctl("inject", "latent_sector_error", "--node", "w2").stdout
+    said = labctl("inject", "latent_sector_error", "--node", "w2", "--backend", "dm").stdout
     found = re.search(r"(/srv/data/\S+) at byte \d+: sector (\d+)\+8", said)
     assert found and "dm-snapshot" in said and "15m" in said and re.search(r"hits +[1-9]", said)
     file, sector = found.groups()

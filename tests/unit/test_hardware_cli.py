@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import fcntl
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from labctl.errors import UnsupportedError, UsageError
 from labctl.hardware import overlay, watchdog
+from labctl.hardware.keeper import Keeper
+from labctl.hardware.standing_in import deputy_of, stand_in
+from labctl.transport.client import AgentClient
+from node_agent.fault import build_fault
 from tests.unit.cli_world import World
 from tests.unit.hardware_bench import ToyMachine
 
@@ -103,3 +108,64 @@ def test_a_second_watchdog_leaves_it_to_the_first(tmp_path: Path) -> None:
         watchdog.watch(tmp_path, lambda name: pytest.fail("both tend"))
     machine.injector().recover(("abc",))
     watchdog.watch(tmp_path / "destroyed", lambda name: None)
+
+
+PLACE = {
+    "disk": "data",
+    "file": "",
+    "pieces": [{"base_start": 8, "length": 8}, {"base_start": 16, "length": 8}, {"base_start": 64, "length": 8}],
+}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "place", "instead"),
+    [
+        (
+            {"file": "/x", "sectors": 8, "seed": 3, "schedule": "always"},
+            {},
+            {"file": "/x", "sectors": 8, "seed": 3},
+        ),
+        ({"range": "0+24", "permanent": True}, {}, {"sector": ["8+16", "64+8"], "permanent": True}),
+        ({}, {}, {"sector": ["8+16", "64+8"]}),
+        ({"file": "/x", "schedule": "burst:2/1"}, {}, None),
+        ({"file": "/x"}, {"disk": "spare"}, None),
+        ({}, {"pieces": [{"base_start": 100 * i, "length": 8} for i in range(65)]}, None),
+    ],
+)
+def test_what_latent_sector_error_is_below_the_system(
+    parameters: dict[str, Any], place: dict[str, Any], instead: dict[str, Any] | None
+) -> None:
+    deputy = deputy_of("latent_sector_error")
+    assert deputy is not None and deputy_of("nothing") is None
+    assert deputy.instead_of(parameters, PLACE | place) == instead
+    if instead is not None:
+        build_fault(deputy, instead)
+
+
+@pytest.mark.parametrize(
+    ("backend", "below"), [("auto", True), ("hypervisor", True), ("dm", False)], ids=["auto", "hypervisor", "dm"]
+)
+def test_where_it_is_planted(tmp_path: Path, backend: str, below: bool) -> None:
+    machine = ToyMachine(tmp_path)
+    keeper = Keeper(lambda: cast(AgentClient, machine.agent), machine.injector(), "qemu")
+    if below:
+        plan = keeper.plan("abc", "latent_sector_error", {"file": "/srv/data/x", "backend": backend})
+        assert plan.fault == "medium_error" and any("--backend dm" in text for text in plan.warnings)
+    else:
+        plain = keeper.plan("abc", "latent_sector_error", {"file": "/srv/data/x", "backend": backend})
+        assert not hasattr(plain, "fault"), "what the agent answered"
+
+
+def test_auto_takes_the_kernel_where_the_hardware_is_held_and_hypervisor_refuses(
+    machine: ToyMachine,
+) -> None:
+    machine.injector().apply("first", "medium_error", {"sector": ["8"]}, 60)
+    agent = lambda: cast(AgentClient, machine.agent)  # noqa: E731
+    wanted = {"file": "/srv/data/x", "schedule": "burst:2/1", "backend": "hypervisor"}
+    assert stand_in("latent_sector_error", wanted | {"backend": "auto"}, machine.injector(), agent) is None
+    machine.injector().recover(("first",))
+    with pytest.raises(UsageError, match="cannot do what these parameters say"):
+        stand_in("latent_sector_error", wanted, machine.injector(), agent)
+    with pytest.raises(UnsupportedError, match="no hold of the machine"):
+        stand_in("latent_sector_error", wanted, None, agent)
+    assert stand_in("latent_sector_error", wanted | {"backend": "auto"}, None, agent) is None

@@ -13,7 +13,7 @@ from tests.user import labctl, labctl_json, until
 
 pytestmark = pytest.mark.vm
 FILE = "/srv/data/seed/2.bin"
-INJECT = ("inject", "latent_sector_error", "--node", "w2", "--file", FILE)
+INJECT = ("inject", "latent_sector_error", "--backend", "dm", "--node", "w2", "--file", FILE)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_twenty_at_once_with_one_id(healthy: LabUnderTest) -> None:
 def test_two_faults_on_one_disk_compose_and_end_in_any_order(healthy: LabUnderTest) -> None:
     other = "/srv/data/seed/3.bin"
     labctl(*INJECT, "--id", "first")
-    labctl("inject", "latent_sector_error", "--node", "w2", "--file", other, "--id", "second")
+    labctl("inject", "latent_sector_error", "--backend", "dm", "--node", "w2", "--file", other, "--id", "second")
     clash = labctl(*INJECT, "--id", "third", "--seed", _seed("first"), status=None)
     assert clash.returncode == 64 and "first" in clash.stderr
     labctl("recover", "first")

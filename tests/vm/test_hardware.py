@@ -267,7 +267,7 @@ def test_a_restore_with_faults_standing(guest: Guest) -> None:
 def test_power_lost_with_a_bad_disk_and_a_fault_of_the_agent(guest: Guest) -> None:
     """The newest data are in the overlay then, and have to be in the disk before the machine boots."""
     guest.sh(MAKE)
-    inject("latent_sector_error", "--range", "2048+8", "--id", "above")
+    inject("latent_sector_error", "--backend", "dm", "--range", "2048+8", "--id", "above")
     bad = inject("medium_error", "--file", FILE)
     guest.sh("echo flushed > /srv/data/flushed; sync; echo lost > /srv/data/lost")
     one = inject("power_loss")

@@ -75,7 +75,7 @@ def test_an_agent_comes_and_goes_without_a_trace(labctl: Typed) -> None:
     modes = labctl("ssh", "w1", "--", "stat", "--format", "%a %n", at.TLS, f"{at.TLS}/node.key")
     assert modes.split()[::2] == ["700", "600"]
 
-    planted = labctl.data("inject", "latent_sector_error", "--node", "w1", "--for", "10m")
+    planted = labctl.data("inject", "latent_sector_error", "--node", "w1", "--backend", "dm", "--for", "10m")
     assert planted["injections"][0]["evidence"]["armed"]
     refused = labctl("node", "install", "w1", code=64)
     assert f"injections are live: {planted['id']}" in refused

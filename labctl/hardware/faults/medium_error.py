@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -17,12 +17,17 @@ from node_agent.signs import Sign, in_log, rises
 
 SECTOR = 512
 MAX_SECTORS = 1024
+_MAX_RANGES = 64
 _RANGE = re.compile(r"(\d{1,15})(?:\+(\d{1,6}))?")
 _ENODATA = 61
 """What makes a SCSI disk of QEMU answer with sense key MEDIUM ERROR."""
 
 _MAPPER = "latent_sector_error"
 """The agent's fault whose plan says where the sectors of a file are on the disk."""
+
+
+_DATA = "data"
+"""What the lab's nodes call the data disk in device mapper."""
 
 
 class Run(BaseModel):
@@ -72,10 +77,11 @@ class MediumError(HardwareFault):
     )
     place: ClassVar[type[Place]] = BadPlace
     holds: ClassVar[tuple[str, ...]] = ("data disk's medium",)
+    stands_in_for: ClassVar[str] = _MAPPER
 
     file: str = Field(default="", description="path in the guest, or a pattern of which one match is taken")
     sector: tuple[str, ...] = Field(
-        default=(), max_length=64, validate_default=True,
+        default=(), max_length=_MAX_RANGES, validate_default=True,
         description="START or START+COUNT in 512-byte sectors of the disk, not of a file",
     )  # fmt: skip
     sectors: int = Field(
@@ -92,6 +98,17 @@ class MediumError(HardwareFault):
         if sum(run.count for run in map(_run, value)) > MAX_SECTORS:
             raise ValueError(f"at most {MAX_SECTORS} sectors")
         return value
+
+    @classmethod
+    def instead_of(cls, parameters: Mapping[str, Any], target: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        if parameters.get("schedule", "always") != "always" or target["disk"] != _DATA:
+            return None
+        same = {name: parameters[name] for name in ("permanent", "seed") if name in parameters}
+        if parameters.get("file"):
+            wanted = {name: parameters[name] for name in ("file", "sectors") if name in parameters}
+            return {**same, **wanted}
+        sectors = _merged((piece["base_start"], piece["length"]) for piece in target["pieces"])
+        return {**same, "sector": sectors} if len(sectors) <= _MAX_RANGES else None
 
     def locate(self, bench: Bench) -> BadPlace:
         if self.file:
@@ -220,6 +237,17 @@ def _run(text: str) -> Run:
     if match is None or int(match[2] or 1) < 1:
         raise ValueError(f"{text!r}: allowed: START or START+COUNT, such as 2048+8")
     return Run(start=int(match[1]), count=int(match[2] or 1))
+
+
+def _merged(pieces: Iterable[tuple[int, int]]) -> list[str]:
+    """Pieces that touch as one, each as it would be typed."""
+    runs: list[tuple[int, int]] = []
+    for start, count in sorted(pieces):
+        if runs and sum(runs[-1]) == start:
+            runs[-1] = (runs[-1][0], runs[-1][1] + count)
+        else:
+            runs.append((start, count))
+    return [f"{start}+{count}" for start, count in runs]
 
 
 def _ours(place: Place) -> BadPlace:

@@ -1,0 +1,121 @@
+"""What tests of disk faults share: a node whose data disk is spoilt, and the state it must be in afterwards."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from labctl.lab.model import Node
+from labctl.transport.client import AgentClient
+from labctl.transport.connect import connect
+from node_agent.fault import Evidence
+from node_agent.injection import InjectionView
+from tests.lab import LabUnderTest, ssh
+from tests.user import until
+
+TOP = "/srv/data"
+DISK = "data"
+"""Where the data disk of a lab's node is mounted, and its name."""
+
+_NUMBERS = itertools.count(1)
+
+
+@dataclass
+class Bench:
+    """A node and its agent. `below` is the disk under the device-mapper device, past every fault."""
+
+    lab: LabUnderTest
+    node: Node
+    agent: AgentClient
+    below: str
+    mine: list[str] = field(default_factory=list)
+
+    def sh(self, script: str, check: bool = True, timeout: float = 120.0) -> str:
+        return ssh(self.node, script, check=check, timeout=timeout).stdout.strip()
+
+    def says(self, script: str) -> str:
+        """What a command says on standard error; empty where it went well."""
+        done = ssh(self.node, script, check=False)
+        return done.stderr.strip() if done.returncode else ""
+
+    def data(self, script: str) -> Any:
+        """The JSON that a script prints."""
+        return json.loads(self.sh(script))
+
+    def inject(self, fault: str, **parameters: Any) -> InjectionView:
+        name = f"disk-{next(_NUMBERS)}"
+        self.mine.append(name)
+        view = self.agent.apply(name, fault, parameters, 600)
+        assert view.state == "active" and view.evidence is not None and view.evidence.armed, view
+        return view
+
+    def look(self, view: InjectionView) -> InjectionView:
+        """The injection as it is now, ended or not."""
+        (now,) = self.agent.list(ids=(view.id,), ended=True).injections
+        return now
+
+    def evidence(self, view: InjectionView) -> Evidence:
+        now = self.look(view)
+        assert now.evidence is not None
+        return now.evidence
+
+    def seen(self, view: InjectionView) -> list[bool]:
+        """Of each sign that a real failure leaves, whether it was found, in the order declared."""
+        return [sign.seen for sign in self.evidence(view).signs]
+
+    def recover(self, view: InjectionView) -> InjectionView:
+        (ended,) = self.agent.recover((view.id,)).injections
+        assert (ended.state, ended.residue) == ("recovered", ()), ended
+        return ended
+
+    def recover_all(self) -> None:
+        for name in tuple(self.mine):
+            if self.agent.list(ids=(name,)).injections:
+                self.agent.recover((name,))
+        self.mine.clear()
+
+    def tables(self) -> str:
+        """All that disk faults make: tables, loop devices, files in memory."""
+        return self.sh("dmsetup table; losetup --list --noheadings; ls /dev/shm")
+
+    def is_well(self) -> None:
+        """The file system takes a write, and says nothing against it."""
+        assert self.says(f"echo well > {TOP}/is-it && sync {TOP}/is-it && rm {TOP}/is-it") == ""
+        assert self.sh("cat /sys/fs/ext4/dm-0/errors_count", check=False) in ("", "0")
+
+    def log_mark(self) -> str:
+        """Where the kernel log ends now, for :meth:`logged`."""
+        return self.sh("dmesg | wc -l")
+
+    def logged(self, mark: str, pattern: str) -> list[str]:
+        """The kernel's lines since the mark that match a pattern of grep -E."""
+        found = self.sh(f"dmesg | tail -n +$(({mark} + 1)) | grep -E '{pattern}'", check=False)
+        return found.splitlines()
+
+
+@contextmanager
+def disk_bench(lab: LabUnderTest, name: str) -> Iterator[Bench]:
+    """A node fresh from the snapshot, and so again at the end."""
+    lab.reset()
+    node = lab.node(name)
+    with connect(node, lab.authority) as transport:
+        bench = Bench(lab, node, AgentClient(transport), "")
+        bench.below = bench.sh("echo /dev/$(ls /sys/block/dm-0/slaves)")
+        yield bench
+    lab.reset()
+
+
+@contextmanager
+def left_as_it_was(bench: Bench) -> Iterator[None]:
+    """Around each test: whatever it did, tables are byte for byte as before, and there is no residue."""
+    before = bench.tables()
+    bench.mine.clear()
+    yield
+    bench.recover_all()
+    until("nothing is left", lambda: bench.agent.residue() == (), 30)
+    assert bench.tables() == before
+    bench.is_well()

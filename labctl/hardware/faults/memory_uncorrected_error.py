@@ -40,13 +40,13 @@ class MemoryUncorrectedError(HardwareFault):
     """A machine check that is not corrected, on all processors at once.
 
     What follows is the guest kernel's own decision. The emulated processor is of a family for which Linux knows no
-    recovery, so it panics; where recovery is known (KVM on Intel), it kills the users of the page with SIGBUS. In
-    both cases the recovery is a power cycle.
+    recovery, so it panics. A kernel that knows one for its processor may end the page's users with SIGBUS instead;
+    that has not been tried. The recovery is a power cycle.
     """
 
     name: ClassVar[str] = "memory_uncorrected_error"
     summary: ClassVar[str] = (
-        "a memory error that cannot be corrected: the kernel panics, or kills the page's users"
+        "a memory error that cannot be corrected: the kernel panics"
     )
     operator_sees: ClassVar[str] = (
         "on the console: 'mce: [Hardware Error]: Machine check: Uncorrected error', the bank and the address, "

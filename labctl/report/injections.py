@@ -132,9 +132,17 @@ def _table(injections: Sequence[InjectionView], now: dt.datetime, last: str, cel
 
 
 def injections_table(injections: Sequence[InjectionView], now: dt.datetime) -> PlainTable:
-    """Injections with their targets, one a row; what a stuck one left stands in the place of its target."""
-    cells = [f"LEFT: {'; '.join(one.residue)}" if one.state == "stuck" else one.target for one in injections]
+    """Injections with their targets, one a row; what one left or cost stands in its target's place."""
+    cells = [_last_cell(one) for one in injections]
     return _table(injections, now, "TARGET", cells)
+
+
+def _last_cell(injection: InjectionView) -> str:
+    if injection.state == "stuck":
+        return f"LEFT: {'; '.join(injection.residue)}"
+    if injection.data_lost:
+        return f"DATA LOST: {'; '.join(injection.data_lost)}"
+    return injection.target
 
 
 def watch_table(injections: Sequence[InjectionView], now: dt.datetime) -> PlainTable:

@@ -69,7 +69,7 @@ class DmOverlay(Step):
             return
         level = self._level(host)
         table = host.dm.table(level)
-        base = [line.as_target() for line in sorted(self.base, key=lambda line: line.start)]
+        base = self._base_now(host, table)
         back = [
             piece
             for mine in self._mine(host, table)
@@ -83,6 +83,20 @@ class DmOverlay(Step):
             return ()
         mine = self._mine(reader, reader.dm.table(self._level(reader)))
         return tuple(f"the table of {self.device} still has {t.start} {t.length} {t.kind} {t.args}" for t in mine)
+
+    def _base_now(self, reader: Reader, table: Table) -> list[DmTarget]:
+        """`base` in the order of the disk.
+
+        A disk that was pulled and came back may have another number by now: the one that the lines around lead to.
+        """
+        base = [line.as_target() for line in sorted(self.base, key=lambda line: line.start)]
+        made = made_devices(reader)
+        around = {line.args.split()[0] for line in table if not holder_of(line, made)}
+        meant = {line.args.split()[0] for line in base}
+        if len(around) != 1 or len(meant) != 1 or around == meant:
+            return base
+        old, new = meant.pop(), around.pop()
+        return [DmTarget(t.start, t.length, t.kind, t.args.replace(old, new, 1)) for t in base]
 
     def _level(self, reader: Reader) -> str:
         return levels(reader, self.device)[-1]

@@ -200,3 +200,22 @@ def test_ten_thousand_ranges_of_four_tebibytes() -> None:
     assert len(table) == 20_001 and length_of(table) == size
     assert put_in(table, [part_of(plain[0], t.start, t.start + t.length) for t in bad]) == plain
     assert time.monotonic() - began < 5
+
+
+def test_a_disk_that_came_back_under_another_number() -> None:
+    kernel = fresh_kernel()
+    host = SimulatedHost(kernel)
+    host.dm.create(f"{tag_of('a')}-bad", [DmTarget(0, 8192, "error", "")])
+    step = DmOverlay(
+        device="data",
+        lines=(TableLine(start=8, length=8, kind="linear", args=f"dm:{tag_of('a')}-bad 8"),),
+        base=(TableLine(start=8, length=8, kind="linear", args="8:16 8"),),
+    )
+    step.apply(host)
+    number, table = kernel.dm["data"]
+    kernel.dm["data"] = (
+        number,
+        tuple(DmTarget(t.start, t.length, t.kind, t.args.replace("8:16", "8:32")) for t in table),
+    )
+    step.revert(host, {})
+    assert kernel.dm["data"][1] == (DmTarget(0, 8192, "linear", "8:32 0"),)

@@ -42,6 +42,10 @@ class Bench:
         done = ssh(self.node, script, check=False)
         return done.stderr.strip() if done.returncode else ""
 
+    def under(self, sector: int, size: int = 8) -> str:
+        """The first bytes at a sector of the disk itself, past device mapper and its faults."""
+        return self.sh(f"dd if={self.below} iflag=direct bs=512 skip={sector} count=8 status=none | head -c {size}")
+
     def data(self, script: str) -> Any:
         """The JSON that a script prints."""
         return json.loads(self.sh(script))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
 from labctl.errors import UsageError
 from labctl.progress import Task
@@ -47,7 +47,7 @@ class Bmc(BaseModel):
     password_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
     system: str | None = Field(default=None, min_length=1, max_length=200)
     """Which of the controller's systems; not needed where it has one."""
-    verify: bool | Path = True
+    verify: StrictBool | Path = True
     """Certificates: by the system's authorities, by those of this file, or (false) not at all."""
 
     @model_validator(mode="before")

@@ -230,6 +230,10 @@ def test_paths_of_a_bmc_are_beside_the_inventory() -> None:
     (node,) = parse_inventory(f'[nodes.a]\naddress = "h"\nbmc = {bmc}', Path("/inv/hosts.toml"))
     assert node.bmc
     assert (node.bmc.password_file, node.bmc.verify) == (Path("/inv/bmc.pw"), Path("/inv/ca.pem"))
+    word = bmc.replace('"ca.pem"', '"false"')
+    (node,) = parse_inventory(f'[nodes.a]\naddress = "h"\nbmc = {word}', Path("/inv/hosts.toml"))
+    assert node.bmc
+    assert node.bmc.verify == Path("/inv/false"), "a name of a file never switches verification off"
 
 
 def done_at_once(bmc: OddBmc, kind: str) -> Reply:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -102,6 +103,28 @@ def test_a_real_host_is_switched(world: World, tmp_path: Path, plain: str) -> No
         assert power(world, "off", "--graceful", "--yes").out == "db1 is off\n"
         assert power(world, "off", "--yes", "--json").data == {"node": "db1", "power": "off", "changed": False}
     assert switch(plain, system="second").state() == "off", "the other one was not touched"
+
+
+class Terminal(io.StringIO):
+    """Somebody who types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_one_is_asked(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bmc = OddBmc(on_reset=done_at_once)
+    with served(bmc) as url:
+        text = f'{{ url = "{url}", user = "lab", password_env = "BMC_PASSWORD", verify = false }}'
+        with rack(world, tmp_path, text):
+            monkeypatch.setattr("sys.stdin", Terminal("n\n"))
+            refused = power(world, "off")
+            assert (refused.code, bmc.posts) == (130, [])
+            assert f"off: pull the plug of db1 (by {url})? [y/N]" in refused.err
+            monkeypatch.setattr("sys.stdin", Terminal("y\n"))
+            assert power(world, "off").out.endswith("db1 is off\n")
+            assert power(world, "on").out == "db1 is on\n", "on is not asked about"
+    assert bmc.posts == ["ForceOff", "On"]
 
 
 def test_a_host_without_a_controller_says_what_to_add(world: World, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from node_agent.steps import Step
 from node_agent.steps.dm_device import DmDevice
 from node_agent.steps.dm_names import TableLine, lines_of
 from node_agent.steps.dm_tables import merge
+from node_agent.steps.io_cap import IoCap
 
 from .counting import is_armed, passed
 from .disk_place import PlacedFault, place_of_target
@@ -27,6 +28,8 @@ CLASSES = 8
 """Different delays that jitter makes: each takes a device, and a thread of the kernel."""
 
 MAX_MS = 60_000
+MAX_MIB_S = 100_000
+MIB = 1 << 20
 
 
 class DiskSlow(PlacedFault):
@@ -34,6 +37,8 @@ class DiskSlow(PlacedFault):
 
     `jitter_percent` spreads the delays evenly by so much to both sides; `stall_percent` of the disk answers only
     after `stall_ms`. Both go by region, by seed: a place that is slow stays slow, as on a disk that wears out.
+    `read_mib_s` and `write_mib_s` cap the throughput of the whole disk, for each control group at the top of the
+    system (system.slice, user.slice, …); with `read_ms` and `write_ms` 0 there is a cap and no delay.
     """
 
     name: ClassVar[str] = "disk_slow"
@@ -46,6 +51,7 @@ class DiskSlow(PlacedFault):
         {},
         {"read_ms": 0, "write_ms": 25, "flush_ms": 25},
         {"read_ms": 20, "jitter_percent": 80, "stall_percent": 2, "stall_ms": 4000, "seed": 7},
+        {"read_ms": 0, "write_ms": 0, "write_mib_s": 2},
         {"file": "/srv/data/**", "read_ms": 200},
     )
 
@@ -57,15 +63,27 @@ class DiskSlow(PlacedFault):
     )
     stall_percent: float = Field(default=0, ge=0, le=100, description="share of the regions that stall")
     stall_ms: int = Field(default=5000, ge=1, le=MAX_MS, description="added to reads and writes of those regions")
+    read_mib_s: int = Field(default=0, ge=0, le=MAX_MIB_S, description="cap on reads of the whole disk; 0: none")
+    write_mib_s: int = Field(default=0, ge=0, le=MAX_MIB_S, description="cap on writes of the whole disk; 0: none")
 
     @model_validator(mode="after")
     def _slow_at_all(self) -> DiskSlow:
-        if not (self.read_ms or self.write_ms or self.flush_ms or self.stall_percent):
-            raise ValueError("nothing would be slow; give read_ms, write_ms, flush_ms or stall_percent")
+        late = self.read_ms or self.write_ms or self.flush_ms or self.stall_percent
+        capped = self.read_mib_s or self.write_mib_s
+        if not (late or capped):
+            raise ValueError("nothing would be slow; give a delay, stall_percent, read_mib_s or write_mib_s")
+        if capped and (self.file or self.range):
+            raise ValueError("read_mib_s and write_mib_s are for a whole disk; leave out file and range")
         return self
 
     def requires(self, facts: Facts) -> tuple[Missing, ...]:
-        return facts.missing("dm.delay")
+        return facts.missing("dm.delay", *(("cgroup.io",) if self.read_mib_s or self.write_mib_s else ()))
+
+    def cap(self, number: str) -> IoCap | None:
+        """The step that caps throughput, where that is wanted."""
+        if not (self.read_mib_s or self.write_mib_s):
+            return None
+        return IoCap(number=number, read_bps=self.read_mib_s * MIB, write_bps=self.write_mib_s * MIB)
 
     def steps(self, facts: Facts, target: Target, tag: str) -> tuple[Step, ...]:
         place = place_of_target(target)
@@ -79,7 +97,9 @@ class DiskSlow(PlacedFault):
         )
         steps = planted(place, tag, media, lambda start, length: _line(tag, start, length), drop_pages=True)
         gate = f"dm:{layer(tag, 'gate')}"
-        return (*steps, *(let_go(place, tag, f"delay-{n}", gate) for n in range(len(self.delays()))))
+        free = (let_go(place, tag, f"delay-{n}", gate) for n in range(len(self.delays())))
+        cap = self.cap(place.number)
+        return (*steps, *free, *((cap,) if cap else ()))
 
     def delays(self) -> tuple[tuple[int, int, int], ...]:
         """Milliseconds of reads, writes and flushes, by class of region. The last one stalls, where any does."""
@@ -107,8 +127,11 @@ class DiskSlow(PlacedFault):
         known = ["reads of what is in the page cache"]
         if place.file:
             known.append("blocks that the file gets from now on")
+        capped = self.cap(place.number) is not None
+        if capped:
+            known.append("the cap: threads of the kernel, such as the journal's, and control groups made later")
         return PlanNotes(
-            backend="dm-delay",
+            backend="dm-delay, io.max of control groups" if capped else "dm-delay",
             covers=tuple(dict.fromkeys((*READS, *WRITES, "fsync"))),
             not_covered=tuple(known),
         )
@@ -124,12 +147,14 @@ class DiskSlow(PlacedFault):
         )
 
     def evidence(self, reader: Reader, target: Target, tag: str, log_mark: int) -> Evidence:
-        late = passed(reader, layer(tag, "gate"))
-        return Evidence(
-            armed=is_armed(reader, place_of_target(target), lambda start, length: _line(tag, start, length)),
-            hits=late.reads + late.writes,
-            counters={"late_reads": late.reads, "late_writes": late.writes},
-        )
+        place, late = place_of_target(target), passed(reader, layer(tag, "gate"))
+        armed = is_armed(reader, place, lambda start, length: _line(tag, start, length))
+        counters = {"late_reads": late.reads, "late_writes": late.writes}
+        cap = self.cap(place.number)
+        if cap:
+            counters["capped_control_groups"] = cap.standing(reader)
+            armed = armed and counters["capped_control_groups"] > 0
+        return Evidence(armed=armed, hits=late.reads + late.writes, counters=counters)
 
 
 def _evenly(spread: float, count: int) -> list[float]:

@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from node_agent.host import SECTOR, DmTarget, Host
 from node_agent.probe import Lacking, capability
 from node_agent.steps.dm_names import node_path
+from node_agent.steps.io_cap import has_io
 
 _SIZE = 64
 _MODULES = "load the module, or install the kernel's package of extra modules (linux-modules-extra on Ubuntu)"
@@ -128,3 +129,10 @@ def probe_delay(host: Host) -> None:
         way = f"{good} 0 0"
         number = stack.enter_context(_device(host, "delay", "delay", f"{bad} 0 0 {way} {way}"))
         _must_fail(host, number)
+
+
+@capability("cgroup.io", remedy="a system with control groups of version 2 and the controller io")
+def probe_io(host: Host) -> None:
+    """The system's control groups are those of version 2, and have the controller io."""
+    if not has_io(host):
+        raise Lacking("control groups have no controller io")

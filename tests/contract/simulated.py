@@ -23,7 +23,7 @@ from node_agent.host import (
     LoopInfo,
     Mounted,
 )
-from tests.contract import facilities
+from tests.contract import cgroup_io, facilities
 from tests.contract.filesystems import SimulatedFilesystems
 from tests.contract.rule_table import SimRule, SimulatedBpf, cgroup_texts, systemctl
 from tests.contract.simulated_disks import PLAIN, SimulatedDisks, SimulatedDm, SimulatedLoops
@@ -87,7 +87,7 @@ class Kernel:
         self.loops, self.healed, self.reads, self.log = {}, set(), {}, []
         gone = ("/run/", "/dev/shm/", "/sys/fs/cgroup/")
         self.texts = {p: text for p, text in self.texts.items() if not p.startswith(gone)}
-        self.texts |= cgroup_texts()
+        self.texts |= cgroup_texts() | cgroup_io.io_texts()
         facilities.boot(self.texts)
         self.helpers, self.rules, self.reactions = {}, {}, {}
         self.boot, self.clock, self.next_minor = self.boot + 1, 10.0, 1
@@ -117,6 +117,7 @@ def fresh_kernel() -> Kernel:
         "/sys/kernel/btf/vmlinux": "",
         "/usr/bin/strace": "",
         **cgroup_texts(),
+        **cgroup_io.io_texts(),
         **facilities.facility_texts(),
         **facilities.process_texts(),
     }
@@ -176,7 +177,7 @@ class SimulatedHost:
         self.change()
         if path.startswith(("/sys/", "/proc/")):
             text = text.removesuffix("\n")  # files of the kernel take lines, and these texts are without the end
-        if not facilities.write(self.kernel.texts, path, text):
+        if not (cgroup_io.write(self.kernel.texts, path, text) or facilities.write(self.kernel.texts, path, text)):
             self.kernel.texts[path] = text
 
     def make_file(self, path: str, size_bytes: int) -> None:

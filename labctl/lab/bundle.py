@@ -16,6 +16,7 @@ import tarfile
 from pathlib import Path
 
 from labctl import paths
+from labctl.errors import LabError
 from labctl.lab import code
 from labctl.lab.files import locked, prune, scratch
 from labctl.lab.tools import run
@@ -57,7 +58,8 @@ def build_bundle(
     """
     progress = progress or SilentProgress()
     directory = paths.cache_dir() / "bundles"
-    target = directory / f"{bundle_key(python_version, arch)}.tar.gz"
+    key = bundle_key(python_version, arch)
+    target = directory / f"{key}.tar.gz"
     with locked(directory / "lock", "the agent's bundle", _LOCK_S, progress.note):
         if target.is_file():
             os.utime(target)
@@ -68,6 +70,8 @@ def build_bundle(
             shutil.copytree(packages, lib)
             code.place(lib, work)
             _pack(lib, work / "bundle.tar.gz")
+            if bundle_key(python_version, arch) != key:
+                raise LabError("the agent's code changed while it was packed", "run it again")
             (work / "bundle.tar.gz").replace(target)
         prune(directory.glob("*.tar.gz"), _KEPT)
     return target

@@ -161,6 +161,8 @@ def ensure_image(
             )
             for name in ("kernel", "initrd"):
                 (work / name).rename(done / name)
+            if image_key(agent, kernel, packages) != key:
+                raise LabError("the agent's code changed while its image was made", "run it again")
             done.rename(target)
         prune(directory.glob("[0-9a-f]*"), _KEPT)
     return image

@@ -75,6 +75,16 @@ def test_a_built_bundle_is_taken_from_the_cache(tmp_path: Path, monkeypatch: pyt
     assert bundle.build_bundle() == there
 
 
+def test_code_that_changes_while_it_is_packed_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(bundle, "_packages", lambda *_: tmp_path / "packages")
+    (tmp_path / "packages").mkdir()
+    monkeypatch.setattr(code, "place", lambda lib, work: monkeypatch.setattr(code, "code_key", lambda: "newer"))
+    with pytest.raises(LabError, match="changed while it was packed"):
+        bundle.build_bundle()
+    assert list((paths.cache_dir() / "bundles").glob("*.tar.gz")) == []
+
+
 def test_overlay_files_are_in_the_distribution() -> None:
     names = set(image._overlay_files())
     assert "usr/lib/groundfault/data-disk" in names

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,10 +17,16 @@ from node_agent.fault import Evidence
 from node_agent.injection import InjectionView
 from tests.lab import LabUnderTest, ssh
 from tests.user import until
+from tests.vm.integrity import BLOCK, NOTHING, SECTOR, Checker, Job, Ledger, Report
 
 TOP = "/srv/data"
 DISK = "data"
 """Where the data disk of a lab's node is mounted, and its name."""
+
+BLOCKS = 64
+"""Of 4 KiB, in the files that are watched; each has so many sectors:"""
+
+PER_BLOCK = BLOCK // SECTOR
 
 _NUMBERS = itertools.count(1)
 
@@ -33,6 +40,7 @@ class Bench:
     agent: AgentClient
     below: str
     mine: list[str] = field(default_factory=list)
+    connections: ExitStack = field(default_factory=ExitStack)
 
     def sh(self, script: str, check: bool = True, timeout: float = 120.0) -> str:
         return ssh(self.node, script, check=check, timeout=timeout).stdout.strip()
@@ -44,7 +52,16 @@ class Bench:
 
     def under(self, sector: int, size: int = 8) -> str:
         """The first bytes at a sector of the disk itself, past device mapper and its faults."""
-        return self.sh(f"dd if={self.below} iflag=direct bs=512 skip={sector} count=8 status=none | head -c {size}")
+        return self.sh(
+            f"dd if={self.below} iflag=direct bs=512 skip={sector} count=8 status=none | head -c {size}"
+        )
+
+    def power_on(self) -> None:
+        """Boot the node, whose plug was pulled, from its disks as they are, and talk to its agent again."""
+        self.lab.provider.power_on(self.node.name)
+        self.connections.close()
+        self.node = self.lab.node(self.node.name)
+        self.agent = AgentClient(self.connections.enter_context(connect(self.node, self.lab.authority)))
 
     def data(self, script: str) -> Any:
         """The JSON that a script prints."""
@@ -107,8 +124,9 @@ def disk_bench(lab: LabUnderTest, name: str) -> Iterator[Bench]:
     """A node fresh from the snapshot, and so again at the end."""
     lab.reset()
     node = lab.node(name)
-    with connect(node, lab.authority) as transport:
-        bench = Bench(lab, node, AgentClient(transport), "")
+    with ExitStack() as stack:
+        agent = AgentClient(stack.enter_context(connect(node, lab.authority)))
+        bench = Bench(lab, node, agent, "", connections=stack)
         bench.below = bench.sh("echo /dev/$(ls /sys/block/dm-0/slaves)")
         yield bench
     lab.reset()
@@ -124,3 +142,65 @@ def left_as_it_was(bench: Bench) -> Iterator[None]:
     until("nothing is left", lambda: bench.agent.residue() == (), 30)
     assert bench.tables() == before
     bench.is_well()
+
+
+@dataclass
+class Blocks:
+    """A file of blocks that say what they are, and all that is known of their writes."""
+
+    checker: Checker
+    job: Job
+    ledger: Ledger = NOTHING
+
+    @property
+    def path(self) -> str:
+        return self.job.path
+
+    def write(self, count: int) -> Ledger:
+        """So many writes more; the ledger of these alone."""
+        before = self.ledger
+        self.ledger = self.checker.write(self.job, count, before)
+        return Ledger(self.ledger.text[len(before.text) :])
+
+    def report(self, *, buffered: bool = False) -> Report:
+        return self.checker.verify(self.path, self.ledger, buffered=buffered)
+
+    def is_intact(self) -> None:
+        report = self.report()
+        assert report.counts == {"intact": self.job.blocks}, report.findings[:3]
+
+
+def fresh(checker: Checker, name: str, *, top: str = TOP, direct: bool = True) -> Blocks:
+    """All blocks written once and acknowledged."""
+    """Around in order: write n lands in block (n - 1) % BLOCKS."""
+    job = Job(path=f"{top}/{name}", blocks=BLOCKS, direct=direct, pattern="sequential")
+    blocks = Blocks(checker, job)
+    blocks.write(BLOCKS)
+    return blocks
+
+
+def again(blocks: Blocks, block: int) -> int:
+    """The number of the write that came to a block when all were written the second time."""
+    return BLOCKS + 1 + block
+
+
+def header(bench: Bench, sector: int) -> tuple[int, int]:
+    """Block and number of the write that a sector of the disk names, read past device mapper."""
+    one = f"dd if={bench.below} iflag=direct bs={SECTOR} skip={sector} count=1 status=none"
+    words = [int(word) for word in bench.sh(f"{one} | od -A n -t u8 -N 40 -w40").split()]
+    return words[2], words[4]
+
+
+def extents(bench: Bench, path: str) -> list[tuple[int, int, int]]:
+    """Of each extent the first sector in the file, the first on the data disk, and how many."""
+    lines = bench.sh(f"filefrag -v -b512 {path}").splitlines()
+    found = (re.match(r"\s*\d+:\s+(\d+)\.\.\s*\d+:\s+(\d+)\.\.\s*\d+:\s+(\d+):", line) for line in lines)
+    return [(int(m[1]), int(m[2]), int(m[3])) for m in found if m]
+
+
+def sector_of(bench: Bench, path: str, block: int) -> int:
+    """Where on the data disk a block of a file is."""
+    wanted = block * PER_BLOCK
+    return next(
+        at + wanted - first for first, at, count in extents(bench, path) if first <= wanted < first + count
+    )

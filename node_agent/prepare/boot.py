@@ -9,7 +9,7 @@ from pathlib import Path
 from node_agent.errors import StorageError
 from node_agent.host.real import RealHost
 from node_agent.prepare.disks import FOLDER, bring_up_all
-from node_agent.prepare.making import wait
+from node_agent.prepare.looking import wait
 from node_agent.prepare.records import Records
 
 DEVICE_S = 30.0

@@ -7,6 +7,7 @@ wipefs(8) for what is on it, udev's rules for names that outlive a reboot.
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -28,6 +29,11 @@ _MEMBERS = {
 }  # fmt: skip
 _LINKS = ("wwn-", "nvme-eui", "nvme-", "scsi-", "ata-", "virtio-", "mmc-", "usb-", "md-uuid-")
 _FREE_PERCENT = 10
+
+OPEN_S = 5.0
+"""How long a disk may be held open by programs that only look into it."""
+
+_PAUSE_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,16 @@ class Disk:
 
 Holders = Callable[[str], Sequence[str]]
 """Who has block device "major:minor" open: :func:`node_agent.host.holders.holders`."""
+
+
+def wait(condition: Callable[[], bool], within_s: float) -> bool:
+    """Whether a condition becomes true in time."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(_PAUSE_S)
+    return True
 
 
 def mounts_of(reader: Reader) -> tuple[Mount, ...]:
@@ -144,8 +160,9 @@ def _refuse_use(host: Host, holders: Holders, device: str, path: str, folder: st
     for place in dict.fromkeys((folder, whole)):
         for name in host.listdir(f"{place}/holders"):
             raise _refused(device, f"is a part of {_holder(host, name)}", "a disk that nothing is built on")
-    open_by = holders(_text(host, f"{folder}/dev"))
-    if open_by:
+    number = _text(host, f"{folder}/dev")
+    if not wait(lambda: not holders(number), OPEN_S):  # udev looks into a disk that somebody has just written
+        open_by = holders(number) or ("somebody who comes and goes",)
         raise _refused(device, f"is held open by {', '.join(open_by)}", "a disk that nobody has open")
 
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from node_agent.errors import ConflictError, Refusal
 from node_agent.host import CommandError, DmTarget, Host, Reader
-from node_agent.prepare.looking import Holders, mounts_of
+from node_agent.prepare.looking import Holders, mounts_of, wait
 from node_agent.prepare.model import Prepared
 
 MKFS_S = 1800.0
 _LAZY_ABOVE_SECTORS = 64 << 21
 """Above 64 GiB mkfs.ext4 leaves inode tables to the kernel's own thread; below, nothing writes by itself later."""
 
-_LINK_S, _PAUSE_S = 5.0, 0.05
+_LINK_S = 5.0
 _BUSY = "close what is there, then again"
 
 
@@ -94,16 +93,6 @@ def _link(host: Host, record: Prepared) -> None:
 
 def _has_rules(reader: Reader) -> bool:
     return any(reader.exists(f"{folder}/udev/rules.d/55-dm.rules") for folder in ("/usr/lib", "/lib", "/etc"))
-
-
-def wait(condition: Callable[[], bool], within_s: float) -> bool:
-    """Whether a condition becomes true in time."""
-    deadline = time.monotonic() + within_s
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_PAUSE_S)
-    return True
 
 
 def _format(host: Host, record: Prepared, erase: bool) -> None:

@@ -225,8 +225,13 @@ def test_what_must_not_be_taken(
     assert not (tmp_path / "disks").exists()
 
 
-def test_a_disk_that_somebody_has_open(tmp_path: Path) -> None:
-    one = Preparer(SpareHost(machine()), tmp_path, lambda: (), holders=lambda number: (f"process 7 ({number})",))
+def test_a_disk_that_somebody_has_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter((("process 6 (udev-worker)",), ()))
+    passing = Preparer(SpareHost(machine()), tmp_path, lambda: (), holders=lambda number: next(looks, ()))
+    assert passing.do(Request(name="spare", device=DISK))[1], "one who only looks is waited for"
+    monkeypatch.setattr("node_agent.prepare.looking.OPEN_S", 0.0)
+    state = tmp_path / "other"
+    one = Preparer(SpareHost(machine()), state, lambda: (), holders=lambda number: (f"process 7 ({number})",))
     with pytest.raises(Refusal, match=r"is held open by process 7 \(8:16\)"):
         one.do(Request(name="spare", device=DISK))
 

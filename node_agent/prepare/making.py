@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from node_agent.errors import ConflictError, Refusal
 from node_agent.host import CommandError, DmTarget, Host, Reader
-from node_agent.prepare.looking import Holders, mounts_of, wait
+from node_agent.prepare.looking import OPEN_S, Holders, mounts_of, wait
 from node_agent.prepare.model import Prepared
 
 MKFS_S = 1800.0
@@ -129,10 +129,9 @@ def refuse_use(host: Host, record: Prepared, holders: Holders, live: Sequence[st
                 field="undo",
                 allowed=f"first: umount {mount.target}",
             )
-    if not _mounted(host, record):
-        by = holders(info.number)
-        if by:
-            raise Refusal(f"{record.name} is held by {', '.join(by)}", field="undo", allowed=_BUSY)
+    if not _mounted(host, record) and not wait(lambda: not holders(info.number), OPEN_S):
+        by = ", ".join(holders(info.number)) or "somebody who comes and goes"
+        raise Refusal(f"{record.name} is held by {by}", field="undo", allowed=_BUSY)
 
 
 def take_down(host: Host, record: Prepared, holders: Holders) -> None:

@@ -1,0 +1,244 @@
+"""disk_slow, disk_hang and disk_gone on a real kernel: how long I/O takes, by a meter that is not the agent's."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from tests.lab import LabUnderTest
+from tests.user import until
+from tests.vm.disk_meter import install, median, start, times
+from tests.vm.disks import TOP, Bench, disk_bench, left_as_it_was
+
+pytestmark = pytest.mark.vm
+
+DEVICE = "/dev/mapper/data"
+FILE = f"{TOP}/measured"
+OTHER = "/var/tmp/measured"  # on the disk of the system
+TICK_MS = 5
+"""Timers of these kernels go by jiffies of 4 ms."""
+NOISE_MS = 25
+"""What an emulated machine that shares its CPUs adds to the median of an I/O at most."""
+UNIT = "holds-a-file"
+HUNG_AFTER = "/proc/sys/kernel/hung_task_timeout_secs"
+ERRORS = "I/O error|EXT4-fs error|Buffer I/O|blocked for more"
+
+
+@pytest.fixture(scope="module")
+def bench(lab: LabUnderTest) -> Iterator[Bench]:
+    with disk_bench(lab, "w2") as one:
+        install(one)
+        one.sh(f"head -c 1048576 /dev/urandom | tee {FILE} > {OTHER}; sync {FILE} {OTHER}")
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(bench: Bench) -> Iterator[None]:
+    with left_as_it_was(bench):
+        yield
+
+
+def takes(ms: float, found: float) -> bool:
+    """Whether a measured time is what it was without a fault and `ms` more."""
+    return ms - TICK_MS <= found <= ms * 1.2 + NOISE_MS
+
+
+def test_reads_writes_and_flushes_each_take_their_time(bench: Bench) -> None:
+    mark, await_before = bench.log_mark(), stat(bench)
+    view = bench.inject("disk_slow", read_ms=60, write_ms=120, flush_ms=240)
+    read, write = median(bench, "r", FILE), median(bench, "w", FILE)
+    flush = median(bench, "f", FILE, 5)
+    assert takes(60, read) and takes(120, write) and takes(120 + 240, flush), (read, write, flush)
+    assert median(bench, "r", OTHER) < 30 and median(bench, "w", OTHER) < 30, "another disk is as fast as ever"
+    reads, read_ms, writes, write_ms = (b - a for a, b in zip(await_before, stat(bench), strict=True))
+    assert reads >= 15 and takes(60, read_ms / reads), "await, as iostat makes it"
+    assert writes >= 20 and write_ms / writes >= 120
+    found = bench.evidence(view)
+    assert found.counters["late_reads"] >= 15 and found.counters["late_writes"] >= 20
+    assert bench.seen(view) == [True, True]
+    bench.recover(view)
+    assert median(bench, "r", FILE) < 30 and median(bench, "w", FILE) < 30 and median(bench, "f", FILE, 5) < 60
+    assert bench.logged(mark, ERRORS) == []
+
+
+def stat(bench: Bench) -> list[int]:
+    """Reads, their milliseconds, writes, theirs: of the disk that is used (Documentation/block/stat.rst)."""
+    words = bench.sh("cat /sys/block/dm-0/stat").split()
+    return [int(words[n]) for n in (0, 3, 4, 7)]
+
+
+def test_writes_alone(bench: Bench) -> None:
+    before = median(bench, "r", FILE, 40)
+    view = bench.inject("disk_slow", read_ms=0, write_ms=25, flush_ms=25)
+    read, write = median(bench, "r", FILE, 40), median(bench, "w", FILE, 40)
+    assert read < before * 1.5 + 2, "reads are as they were"
+    assert takes(25, write) and write > read + 15, (read, write)
+    assert bench.evidence(view).counters["late_writes"] >= 40
+    bench.recover(view)
+
+
+def test_places_of_a_file_are_slow_and_the_rest_is_not(bench: Bench) -> None:
+    view = bench.inject("disk_slow", file=FILE, read_ms=150, write_ms=0)
+    assert takes(150, median(bench, "r", FILE, 5))
+    assert median(bench, "w", FILE, 5) < 50
+    bench.sh(f"cp {FILE} {TOP}/neighbour; sync {TOP}/neighbour")
+    assert median(bench, "r", f"{TOP}/neighbour", 5) < 50
+    bench.sh(f"rm {TOP}/neighbour")
+    bench.recover(view)
+
+
+def test_jitter_and_stalls_are_of_the_place(bench: Bench) -> None:
+    """64 places of the disk, read twice, and with the same seed and with another."""
+    jitter = {"read_ms": 60, "write_ms": 0, "jitter_percent": 80, "stall_percent": 12, "stall_ms": 700}
+
+    def read(seed: int, rounds: int = 1) -> list[list[float]]:
+        view = bench.inject("disk_slow", seed=seed, **jitter)
+        found = [times(bench, "r", DEVICE, step=8 << 20, count=64) for _ in range(rounds)]
+        bench.recover(view)
+        return found
+
+    first, second = read(7, 2)
+    (again,), (other,) = read(7), read(8)
+    for same in (second, again):
+        assert differing(first, same) <= 3, list(zip(first, same, strict=True))
+    assert differing(first, other) >= 20
+    stalled = [ms for ms in first if ms > 600]
+    assert 2 <= len(stalled) <= 16 and takes(700, statistics.median(stalled))
+    usual = sorted(ms for ms in first if ms <= 600)
+    assert usual[0] < 60 * 0.2 + NOISE_MS and usual[-1] > 60 * 1.8 - 20, "from a fifth to nearly twice as much"
+    assert takes(60, statistics.median(usual)) or abs(statistics.median(usual) - 60) < 20
+
+
+def differing(one: list[float], two: list[float]) -> int:
+    """At how many places the times are not the same, but for what the machine adds now and then."""
+    return sum(abs(a - b) > 12 for a, b in zip(one, two, strict=True))
+
+
+@pytest.mark.parametrize("used", [False, True], ids=["controller off", "controller in use"])
+def test_a_cap_on_throughput(bench: Bench, used: bool) -> None:
+    root, group = "/sys/fs/cgroup", "/sys/fs/cgroup/system.slice"
+    other = bench.sh("cat /sys/block/vda/dev")
+    number = bench.sh("cat /sys/block/dm-0/dev")
+    limits = f"head -n 99 {root}/cgroup.subtree_control {root}/*/io.max"
+    if used:
+        bench.sh(f"echo +io > {root}/cgroup.subtree_control; echo '{other} riops=50000' > {group}/io.max; "
+                 f"echo '{number} wbps=99000000 riops=40000' > {group}/io.max")  # fmt: skip
+    before = bench.sh(limits, check=False)
+    view = bench.inject("disk_slow", read_ms=0, write_ms=0, read_mib_s=4, write_mib_s=2)
+    write = rate(bench, f"dd if=/dev/zero of={TOP}/capped bs=256k count=24 oflag=direct")
+    buffered = rate(bench, f"dd if=/dev/zero of={TOP}/capped bs=256k count=16 conv=fsync")
+    read = rate(bench, f"dd if={TOP}/capped of=/dev/null bs=256k count=16 iflag=direct")
+    assert 1.7 < write < 2.3 and 1.6 < buffered < 2.4 and 3.2 < read < 4.6, (write, buffered, read)
+    assert rate(bench, "dd if=/dev/vda of=/dev/null bs=256k count=32 iflag=direct") > 10, "another disk"
+    assert bench.evidence(view).counters["capped_control_groups"] >= 2
+    bench.recover(view)
+    assert bench.sh(limits, check=False) == before
+    assert rate(bench, f"dd if=/dev/zero of={TOP}/capped bs=256k count=24 oflag=direct") > 8
+    bench.sh(f"rm {TOP}/capped")
+    if used:
+        bench.sh(f"for n in {other} {number}; do echo $n riops=max wbps=max > {group}/io.max; done; "
+                 f"echo -io > {root}/cgroup.subtree_control")  # fmt: skip
+
+
+def rate(bench: Bench, dd: str) -> float:
+    """MiB a second, as dd says."""
+    match = re.search(r"(\d+) bytes .* copied, ([\d.e+-]+) s", bench.sh(f"{dd} 2>&1"))
+    assert match
+    return int(match[1]) / float(match[2]) / (1 << 20)
+
+
+READ_ONE = f"dd if={FILE} iflag=direct bs=4096 count=1 skip=3 status=none | sha256sum"
+
+
+def hangs(bench: Bench, process: subprocess.Popen[str], what: str) -> bool:
+    """Whether a command of the node is in state D, and the process that waits for it has not ended."""
+    states = bench.sh(f"ps -o stat=,args= -C {what}", check=False)
+    return process.poll() is None and any(line.startswith("D") for line in states.splitlines())
+
+
+def test_reads_hang_and_go_on_with_the_right_data(bench: Bench) -> None:
+    right = bench.sh(READ_ONE)
+    usual = bench.sh(f"cat {HUNG_AFTER}")
+    bench.sh(f"echo 2 > {HUNG_AFTER}")
+    mark = bench.log_mark()
+    view = bench.inject("disk_hang")
+    with (
+        start(bench, READ_ONE) as reader,
+        start(bench, f"echo new > {TOP}/hung; sync {TOP}/hung; echo done") as writer,
+    ):
+        until("the reader hangs", lambda: hangs(bench, reader, "dd"))
+        until("the writer hangs", lambda: hangs(bench, writer, "sync"))
+        until("the kernel says so", lambda: bool(bench.logged(mark, "task dd:.* blocked for more than 2 sec")), 60)
+        found = bench.evidence(view)
+        assert found.counters["hanging_now"] >= 2 and bench.seen(view) == [True]
+        assert median(bench, "r", OTHER, 5) < 50, "another disk goes on"
+        bench.sh("pkill -KILL -x dd", check=False)
+        assert hangs(bench, reader, "dd"), "no signal ends it"
+        bench.recover(view)
+        writer_said, reader_said = writer.communicate(timeout=60)[0], reader.communicate(timeout=60)[0]
+    assert writer_said == "done\n" and bench.sh(f"cat {TOP}/hung") == "new"
+    assert reader_said.strip() in (right, bench.sh("sha256sum < /dev/null")), "what was killed reads nothing"
+    assert bench.sh(READ_ONE) == right
+    bench.sh(f"echo {usual} > {HUNG_AFTER}; rm {TOP}/hung")
+    assert bench.logged(mark, "I/O error|EXT4-fs error") == []
+
+
+def test_reads_and_writes_hang_apart_and_end_by_themselves(bench: Bench) -> None:
+    view = bench.inject("disk_hang", what="reads", seconds=4)
+    assert median(bench, "w", FILE, 3) < 200
+    (read,) = times(bench, "r", FILE)
+    assert takes(4000, read), "each I/O is let go after so many seconds"
+    assert bench.look(view).state == "active"
+    bench.recover(view)
+    view = bench.inject("disk_hang", what="writes")
+    assert median(bench, "r", FILE, 3) < 200
+    with start(
+        bench, f"dd if=/dev/zero of={TOP}/late bs=4096 count=1 oflag=direct 2>/dev/null; echo done"
+    ) as writer:
+        until("the writer hangs", lambda: hangs(bench, writer, "dd"))
+        bench.recover(view)
+        assert writer.communicate(timeout=60)[0] == "done\n"
+    bench.sh(f"rm {TOP}/late")
+
+
+def test_the_agent_is_killed_while_a_disk_hangs(bench: Bench) -> None:
+    right = bench.sh(READ_ONE)
+    view = bench.inject("disk_hang")
+    with start(bench, READ_ONE) as reader:
+        until("the reader hangs", lambda: hangs(bench, reader, "dd"))
+        bench.sh("systemctl kill --signal=KILL groundfault-agent")
+        assert reader.communicate(timeout=120)[0].strip() == right, "the next agent lets it go"
+    until("it says so", lambda: bench.look(view).state == "recovered", 60)
+    assert bench.look(view).reason == "restart"
+
+
+@pytest.mark.parametrize("backend", ["scsi", "dm"])
+def test_a_disk_is_gone_and_comes_back(bench: Bench, backend: str) -> None:
+    bench.sh(f"systemd-run --quiet --unit={UNIT} sh -c 'exec 3>>{TOP}/held; exec sleep 10000'; sync -f {TOP}")
+    pid = main_pid(bench)
+    until("it holds the file", lambda: bench.sh(f"readlink /proc/{pid}/fd/3", check=False) == f"{TOP}/held")
+    right, options = bench.sh(READ_ONE), bench.sh(f"findmnt -no OPTIONS {TOP}")
+    mark = bench.log_mark()
+    view = bench.inject("disk_gone", backend=backend)
+    assert "Input/output error" in bench.says(f"dd if={FILE} iflag=direct bs=4096 count=1 of=/dev/null")
+    assert "Input/output error" in bench.says(f"dd if={DEVICE} iflag=direct bs=4096 count=1 of=/dev/null")
+    bench.says(f"echo lost > {TOP}/new; sync -f {TOP}")
+    until("the file system has stopped", lambda: bench.says(f"echo lost > {TOP}/newer; sync {TOP}/newer") != "")
+    lines = {"scsi": "rejecting I/O to offline device|device offline error", "dm": "I/O error, dev loop"}
+    assert bench.logged(mark, lines[backend]) and bench.logged(mark, "EXT4-fs.*(error|Remounting|shut)")
+    assert bench.seen(view) == [True, True]
+    assert bench.evidence(view).hits >= 2
+    assert median(bench, "r", OTHER, 3) < 50
+    ended = bench.recover(view)
+    assert ended.state == "recovered"
+    assert bench.sh(READ_ONE) == right and bench.sh(f"findmnt -no OPTIONS {TOP}") == options
+    until("its service is back", lambda: main_pid(bench) not in ("0", pid))
+    bench.sh(f"systemctl stop {UNIT}; rm -f {TOP}/held {TOP}/new {TOP}/newer; sync -f {TOP}")
+
+
+def main_pid(bench: Bench) -> str:
+    return bench.sh(f"systemctl show --property=MainPID --value {UNIT}")

@@ -105,7 +105,10 @@ def extend(session: Session, injection_id: str, lease_s: float) -> int:
 @injection_argument()
 @pass_session
 def evidence(session: Session, injection_id: str) -> int:
-    """Show what an injection left: counters, signs seen or expected but not seen, kernel log."""
+    """Show what an injection left on its nodes.
+
+    Counters, the signs of a real failure that were seen or were expected and not seen, and the kernel's lines.
+    """
     holders = require_injection(session, injection_id)
     with session.patience(f"asking {names_of(holders)}"):
         answers = find_injections(session, holders, [injection_id], ended=True)

@@ -45,9 +45,7 @@ class MemoryUncorrectedError(HardwareFault):
     """
 
     name: ClassVar[str] = "memory_uncorrected_error"
-    summary: ClassVar[str] = (
-        "a memory error that cannot be corrected: the kernel panics"
-    )
+    summary: ClassVar[str] = "a memory error that cannot be corrected: the kernel panics"
     operator_sees: ClassVar[str] = (
         "on the console: 'mce: [Hardware Error]: Machine check: Uncorrected error', the bank and the address, "
         "'Kernel panic - not syncing: Fatal local machine check'; the node answers nothing more"

@@ -31,7 +31,7 @@ DISKS = ("bare disk", "linear, disk")
 JOBS: tuple[dict[str, Any], ...] = (
     {"name": "read 4 KiB at random", "rw": "randread", "bs": "4k", "arms": [*DISKS, *FILES], "ios": 5000},
     {"name": "write 4 KiB at random", "rw": "randwrite", "bs": "4k", "arms": [*FILES], "ios": 5000},
-    {"name": "read 128 KiB in order", "rw": "read", "bs": "128k", "arms": [*DISKS, *FILES], "ios": 1500},
+    {"name": "read 128 KiB in order", "rw": "read", "bs": "128k", "arms": [*DISKS, *FILES], "ios": 3000},
 )
 
 

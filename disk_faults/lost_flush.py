@@ -20,6 +20,8 @@ from .layers import WRITES, base, layer, planted
 
 BLOCK = 4096
 
+_BROKEN = "the disk below has failed a write of the cache, which refuses every access since"
+
 _RISK = (
     "when the node loses power, restarts or crashes, what was written and flushed meanwhile may not be on the "
     "disk, and the file system may be damaged"
@@ -82,7 +84,7 @@ class LostFlush(PlacedFault):
 
     def evidence(self, reader: Reader, target: Target, tag: str, log_mark: int) -> Evidence:
         place = place_of_target(target)
-        cached, writes = _cache(reader, place, tag)
+        cached, writes, error = _cache(reader, place, tag)
         on_disk = passed(reader, layer(tag, "below"))
         return Evidence(
             armed=is_armed(reader, place, lambda start, length: _line(place, tag, start, length)),
@@ -92,11 +94,12 @@ class LostFlush(PlacedFault):
                 "bytes_only_in_memory": cached * BLOCK,
                 "bytes_on_disk": on_disk.sectors_written * SECTOR,
             },
+            notes=(_BROKEN,) if error else (),
         )
 
 
-def _cache(reader: Reader, place: DiskPlace, tag: str) -> tuple[int, int]:
-    """Blocks that are in the cache now, and writes so far.
+def _cache(reader: Reader, place: DiskPlace, tag: str) -> tuple[int, int, bool]:
+    """Blocks that are in the cache now, writes so far, and whether it has given up.
 
     Source of the fields: Documentation/admin-guide/device-mapper/writecache.rst; the counts came with Linux 5.15.
     """
@@ -107,8 +110,8 @@ def _cache(reader: Reader, place: DiskPlace, tag: str) -> tuple[int, int]:
             words = line.args.split()
             if line.kind == "writecache" and len(words) >= 4 and _leads_to(reader, info.name, place, tag):
                 total, free = int(words[1]), int(words[2])
-                return total - free, int(words[6]) if len(words) > 6 else total - free
-    return 0, 0
+                return total - free, int(words[6]) if len(words) > 6 else total - free, words[0] != "0"
+    return 0, 0, False
 
 
 def _leads_to(reader: Reader, name: str, place: DiskPlace, tag: str) -> bool:

@@ -17,7 +17,8 @@ class DmOnTop(Step):
 
     Reverting gives the device that has the lines the table that `below` has by then. That device is the disk, or,
     where another fault was put on top later, the one that fault stands on: they end in any order. `farewell` are
-    messages for the target at sector 0, sent before its table goes, such as to write a cache back.
+    messages for the target at sector 0, sent before its table goes, such as to write a cache back. Where that
+    fails, because the disk below takes no writes, the table stays and nothing is lost: it is tried again.
     """
 
     kind: Literal["dm_on_top"] = "dm_on_top"
@@ -47,9 +48,24 @@ class DmOnTop(Step):
     def revert(self, host: Host, undo: Undo | None) -> None:
         for level in self._led(host):
             back = host.dm.table(self.below)
-            for text in self.farewell:
-                host.dm.message(level, 0, text)
+            self._say_farewell(host, level)
             host.dm.swap(level, back)
+
+    def _say_farewell(self, host: Host, level: str) -> None:
+        """Raises OSError where the target still cannot do what it is told.
+
+        After one failed write dm-writecache refuses everything (drivers/md/dm-writecache.c, writecache_error). A
+        swap for the same table makes a new one, which reads from the cache what it has to write.
+        """
+        try:
+            self._send(host, level)
+        except OSError:
+            host.dm.swap(level, host.dm.table(level))
+            self._send(host, level)
+
+    def _send(self, host: Host, level: str) -> None:
+        for text in self.farewell:
+            host.dm.message(level, 0, text)
 
     def leftovers(self, reader: Reader, undo: Undo | None) -> tuple[str, ...]:
         return tuple(f"the table of {level} still leads to {self.below}" for level in self._led(reader))

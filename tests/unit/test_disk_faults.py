@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +25,9 @@ UNDER = ("0 2048 error", "2048 16 linear disk 2048", "2064 6128 error")
 """What leads to the true places of the range."""
 
 
+UNDER_BLOCK = ("0 2048 error", "2048 8 linear disk 2048", "2056 6136 error")
+
+
 def around(line: str) -> tuple[str, ...]:
     """The table of the disk with a line in place of the range."""
     return ("0 2048 linear disk 0", line, "2064 6128 linear disk 2064")
@@ -31,6 +35,12 @@ def around(line: str) -> tuple[str, ...]:
 
 def whole(kind: str, over: str = "") -> tuple[str, ...]:
     return (f"0 8192 {kind} {over}".rstrip(),)
+
+
+def rot(way: str) -> tuple[str, ...]:
+    """Byte 84 of the seventh sector of the block becomes another one."""
+    flip = f"2054 1 flakey gate 2054 0 1 5 corrupt_bio_byte 84 {way} 64 0"
+    return ("0 2048 error", "2048 6 linear under 2048", flip, "2055 1 linear under 2055", "2056 6136 error")
 
 
 GOLDEN: tuple[tuple[str, Mapping[str, Any], Mapping[str, tuple[str, ...]]], ...] = (
@@ -117,15 +127,9 @@ GOLDEN: tuple[tuple[str, Mapping[str, Any], Mapping[str, tuple[str, ...]]], ...]
         {"range": "2048+8", "permanent": True},
         {
             "data": ("0 2048 linear disk 0", "2048 8 linear rot 2048", "2056 6136 linear disk 2056"),
-            "under": ("0 2048 error", "2048 8 linear disk 2048", "2056 6136 error"),
+            "under": UNDER_BLOCK,
             "gate": whole("linear", "under 0"),
-            "rot": (
-                "0 2048 error",
-                "2048 6 linear under 2048",
-                "2054 1 flakey gate 2054 0 1 5 corrupt_bio_byte 84 r 64 0",
-                "2055 1 linear under 2055",
-                "2056 6136 error",
-            ),
+            "rot": rot("r"),
         },
     ),
     (
@@ -133,15 +137,9 @@ GOLDEN: tuple[tuple[str, Mapping[str, Any], Mapping[str, tuple[str, ...]]], ...]
         {"range": "2048+8"},
         {
             "data": ("0 2048 linear disk 0", "2048 8 linear snap-0 2048", "2056 6136 linear disk 2056"),
-            "under": ("0 2048 error", "2048 8 linear disk 2048", "2056 6136 error"),
+            "under": UNDER_BLOCK,
             "gate": whole("linear", "under 0"),
-            "rot": (
-                "0 2048 error",
-                "2048 6 linear under 2048",
-                "2054 1 flakey gate 2054 0 1 5 corrupt_bio_byte 84 r 64 0",
-                "2055 1 linear under 2055",
-                "2056 6136 error",
-            ),
+            "rot": rot("r"),
             "cow-0": ("0 8 linear disk 2048",),
             "snap-0": whole("snapshot", "rot cow-0 N 8"),
         },
@@ -151,15 +149,9 @@ GOLDEN: tuple[tuple[str, Mapping[str, Any], Mapping[str, tuple[str, ...]]], ...]
         {"range": "2048+8", "what": "writes"} | ACCEPT,
         {
             "data": ("0 2048 linear disk 0", "2048 8 linear astray 2048", "2056 6136 linear disk 2056"),
-            "under": ("0 2048 error", "2048 8 linear disk 2048", "2056 6136 error"),
+            "under": UNDER_BLOCK,
             "gate": whole("linear", "under 0"),
-            "rot": (
-                "0 2048 error",
-                "2048 6 linear under 2048",
-                "2054 1 flakey gate 2054 0 1 5 corrupt_bio_byte 84 w 64 0",
-                "2055 1 linear under 2055",
-                "2056 6136 error",
-            ),
+            "rot": rot("w"),
             "astray": whole("delay", "under 0 0 rot 0 0 under 0 0"),
         },
     ),
@@ -377,3 +369,37 @@ def test_risks_are_in_the_plan_where_data_may_be_lost(host: SimulatedHost) -> No
         if (fault := build(name, parameters)).notes(facts, fault.locate(host, facts)).risks
     }
     assert risky == {"torn_write", "misdirected_write", "silent_corruption", "lost_flush"}
+
+
+def test_what_is_in_the_cache(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = plant(host, "lost_flush", **ACCEPT)
+    planted.passed("below", writes=3, sectors=24)
+    status = {"data": "0 16384 16380 0 7 6 9 0 0 0 0 5 0 0"}
+    monkeypatch.setattr(host.dm, "status", lambda name: (DmTarget(0, 8192, "writecache", status.get(name, "")),))
+    counters = {"writes": 9, "bytes_only_in_memory": 4 * 4096, "bytes_on_disk": 24 * 512}
+    seen = planted.evidence()
+    assert (seen.hits, dict(seen.counters), seen.notes, seen.lost) == (9, counters, (), ())
+    status["data"] = "-5" + status["data"][1:]
+    assert "refuses every access" in planted.evidence().notes[0]
+
+
+@pytest.mark.parametrize("failures", [0, 1, 2])
+def test_a_cache_that_gave_up_is_made_anew(
+    host: SimulatedHost, monkeypatch: pytest.MonkeyPatch, failures: int
+) -> None:
+    """dm-writecache refuses its messages after one failed write; where it fails again, it stays as it is."""
+    before = tables(host)
+    planted = plant(host, "lost_flush", **ACCEPT)
+    standing, said = tables(host), []
+
+    def message(name: str, sector: int, text: str) -> None:
+        said.append(text)
+        if said.count("flush") <= failures:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(host.dm, "message", message)
+    top = planted.fault.steps(facts_of(host), planted.target, TAG)[-1]
+    with pytest.raises(OSError, match="Input") if failures == 2 else nullcontext():
+        top.revert(host, {})
+    assert said == ["flush"] * min(failures + 1, 2) + ["flush_on_suspend"] * (failures < 2)
+    assert tables(host)["data"] == (standing if failures == 2 else before)["data"]

@@ -11,6 +11,7 @@ import pytest
 from labctl.errors import UsageError
 from node_agent.injection import InjectionView
 from tests.lab import LabUnderTest
+from tests.user import until
 from tests.vm import integrity
 from tests.vm.disks import (
     BLOCKS,
@@ -88,6 +89,20 @@ def test_they_stand_on_each_other_and_end_in_any_order(
             bench.recover(live.pop(name))
     victim.is_intact()
     other.is_intact()
+
+
+def test_a_cache_above_sectors_that_take_no_writes(bench: Bench, victim: Blocks) -> None:
+    """What it holds cannot be written back, so it stays until it can, and then nothing is lost."""
+    bad = bench.inject("write_error", range=f"{sector_of(bench, victim.path, 0)}+{4 * PER_BLOCK}")
+    cache = bench.inject("lost_flush", cache_mib=16, accept_data_loss=True)
+    assert victim.write(8).synced == BLOCKS + 8
+    (stuck,) = bench.agent.recover((cache.id,)).injections
+    assert stuck.state == "stuck" and stuck.residue
+    assert bench.evidence(bad).hits >= 1
+    bench.recover(bad)
+    until("it is tried again", lambda: bench.look(cache).state == "recovered")
+    assert bench.look(cache).data_lost == ()
+    victim.is_intact()
 
 
 def test_many_come_and_go(bench: Bench, victim: Blocks) -> None:

@@ -29,7 +29,7 @@ class FlushError(PlacedFault):
     """
 
     name: ClassVar[str] = "flush_error"
-    summary: ClassVar[str] = "a data disk fails to flush its cache, while reads and writes go well"
+    summary: ClassVar[str] = "a data disk fails to flush its cache; reads and writes go well"
     operator_sees: ClassVar[str] = (
         "fsync answers EIO although no write failed; 'I/O error, dev …, sector … op 0x1:(WRITE) … phys_seg 0' in "
         "the kernel log; file systems go on"

@@ -36,7 +36,7 @@ class LostFlush(PlacedFault):
     """
 
     name: ClassVar[str] = "lost_flush"
-    summary: ClassVar[str] = "a data disk says that flushes are done while the data are still in a volatile cache"
+    summary: ClassVar[str] = "a data disk says it flushed its cache, and did not"
     operator_sees: ClassVar[str] = (
         "nothing at all until the power goes; afterwards transactions that were acknowledged are missing, files "
         "are older than fsync promised, a replica is ahead of its primary, or the file system needs repair"

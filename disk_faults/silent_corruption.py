@@ -35,7 +35,7 @@ class SilentCorruption(PlacedFault):
     """
 
     name: ClassVar[str] = "silent_corruption"
-    summary: ClassVar[str] = "bytes of a file or range change on read or on write, without any error"
+    summary: ClassVar[str] = "bytes change on read or on write, without any error"
     operator_sees: ClassVar[str] = (
         "wrong data and failing checksums of applications, no I/O error and no line in the kernel log; the disk's "
         "own counters are clean"

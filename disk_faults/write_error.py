@@ -31,7 +31,7 @@ class WriteError(PlacedFault):
     """
 
     name: ClassVar[str] = "write_error"
-    summary: ClassVar[str] = "writes to a data disk, or to a part of it, fail while reads go well"
+    summary: ClassVar[str] = "writes to a data disk, or a part of it, fail; reads go well"
     operator_sees: ClassVar[str] = (
         "fsync answers EIO once and then 0, direct writes answer EIO, reads are well; 'I/O error, dev …, sector … "
         "op 0x1:(WRITE)' and 'lost async page write' in the kernel log; a file system stops whose journal is hit"

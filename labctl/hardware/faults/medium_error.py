@@ -65,7 +65,7 @@ class MediumError(HardwareFault):
     """
 
     name: ClassVar[str] = "medium_error"
-    summary: ClassVar[str] = "the data disk itself answers reads of some sectors with a medium error"
+    summary: ClassVar[str] = "the data disk itself cannot read some of its sectors"
     operator_sees: ClassVar[str] = (
         "EIO from one file (ENODATA with O_DIRECT), sense key Medium Error and 'critical medium error, dev sda, "
         "sector …' in the kernel log; the sector logged is where the request began; the disk's ioerr_cnt rises"

@@ -330,9 +330,6 @@ def test_the_changed_byte_is_never_the_one_that_is_there(host: SimulatedHost) ->
         assert 2048 <= sector < 2056 and 1 <= nth <= 512 and value.bit_count() == 1, "the disk has zeros"
         places.add((sector, nth, value))
     assert len(places) > 35
-
-
-def test_the_bytes_differ_from_the_disk_and_the_plan_says_so(host: SimulatedHost) -> None:
     planted = plant(host, "silent_corruption", range="2048+8", seed=3)
     sector, nth, value = planted.target.model_dump()["detail"]
     content = host.disk.direct_read("/dev/mapper/data", sector * 512, 512)

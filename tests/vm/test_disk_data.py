@@ -155,13 +155,14 @@ def test_flushes_fail_and_writes_arrive(bench: Bench, victim: Blocks) -> None:
     hits = bench.evidence(view).hits
     assert FAILED in bench.says(f"{written_twice_synced(victim.path, 0)}; exit 1")
     assert bench.under(sector, 8) == "A" * 8, "past device mapper"
-    assert victim.write(16).failures == () or {f.what for f in victim.ledger.failures} == {"sync"}
+    assert {failure.what for failure in victim.write(16).failures} <= {"sync"}
     found = bench.evidence(view)
     assert found.hits > hits and found.counters["failed_flushes"] == found.hits
     assert bench.seen(view)[0]
     assert bench.logged(mark, r"I/O error, dev loop[0-9]+, .*phys_seg 0")
-    bench.recover(view)
-    bench.sh(f"dd if={victim.path} of=/dev/null bs=1M iflag=direct status=none")
+    victim.is_intact()
+    assert bench.recover(view).data_lost == ()
+    victim.is_intact()
 
 
 # torn_write, misdirected_write
@@ -202,31 +203,28 @@ def misdirected(bench: Bench, wanted: dict[str, Any]) -> list[tuple[int, int]]:
 
 
 def test_writes_land_elsewhere(bench: Bench, victim: Blocks, other: Blocks) -> None:
-    """One of them after the write that the other place was to have, so that this one is overwritten."""
-    for seed in range(20):
-        wanted = {"file": victim.path, "sectors": 3 * PER_BLOCK, "seed": seed, "accept_data_loss": True}
-        pairs = misdirected(bench, wanted)
-        over = sorted(place for meant, place in pairs if meant > place)
-        if 1 <= len(over) <= 2:
-            break
-    assert len({block for pair in pairs for block in pair}) == 6 and over
+    """The writes stop before the last of the places where they land, so that only this one stays overwritten."""
+    wanted = {"file": victim.path, "sectors": 3 * PER_BLOCK, "seed": 2, "accept_data_loss": True}
+    pairs = misdirected(bench, wanted)
+    count = max(place for _, place in pairs)
+    assert len({block for pair in pairs for block in pair}) == 6 and all(meant < count for meant, _ in pairs)
     view = bench.inject("misdirected_write", **wanted)
-    assert victim.write(BLOCKS).failures == () and other.write(16).failures == ()
+    assert victim.write(count).failures == () and other.write(16).failures == ()
     for meant, place in pairs:
         assert header(bench, sector_of(bench, victim.path, meant)) == (meant, 1 + meant), "old content"
-        newest = max(again(victim, meant), again(victim, place))
-        assert header(bench, sector_of(bench, victim.path, place))[1] == newest, "the later write of the two"
+        latest = (place, again(victim, place)) if place < count else (meant, again(victim, meant))
+        assert header(bench, sector_of(bench, victim.path, place)) == latest
     assert bench.evidence(view).counters == {"misdirected_writes": 3, "misdirected_sectors": 3 * PER_BLOCK}
     ended = bench.recover(view)
     assert ended.data_lost == ("24 sectors were overwritten by writes meant for another place",)
     report = victim.report()
     assert (report.blocks("lost"), report.blocks("misdirected")) == (
         tuple(sorted(meant for meant, _ in pairs)),
-        tuple(over),
+        (count,),
     )
-    assert report.counts["intact"] == BLOCKS - 3 - len(over)
-    for found in report.of("misdirected"):
-        assert {s.block for s in found.sectors} == {meant for meant, place in pairs if place == found.block}
+    assert report.counts["intact"] == BLOCKS - 4
+    (found,) = report.of("misdirected")
+    assert {s.block for s in found.sectors} == {meant for meant, place in pairs if place == count}
     other.is_intact()
 
 

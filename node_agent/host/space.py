@@ -49,16 +49,20 @@ class FileSystemSpace:
         )  # fmt: skip
 
     def refuses_data(self, folder: str, uid: int) -> bool:
-        """Whether a write of one block by that user answers ENOSPC. The file has no name and is gone at once."""
-        fd = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+        """Whether a write of one block by that user answers ENOSPC. The file has no name and is gone at once.
+
+        A full XFS does not even make the file, for nobody: that counts, too.
+        """
         try:
-            as_user(uid, uid, ASK_S, f"writing to {folder}", lambda: os.write(fd, bytes(BLOCK)))
+            fd = os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+            try:
+                as_user(uid, uid, ASK_S, f"writing to {folder}", lambda: os.write(fd, bytes(BLOCK)))
+            finally:
+                os.close(fd)
         except OSError as error:
             if error.errno != errno.ENOSPC:
                 raise
             return True
-        finally:
-            os.close(fd)
         return False
 
     def refuses_files(self, folder: str) -> bool:

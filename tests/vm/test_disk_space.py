@@ -129,7 +129,9 @@ def test_full_at_once(bench: Bench) -> None:
     free = bench.free("avail")
     view = bench.inject("disk_full")
     path = f"{TOP}/app-debug.log.groundfault-{view.id}"
-    assert (bench.free("avail"), bench.sh(f"df --output=pcent {TOP} | tail -1")) == (0, "100%")
+    left = bench.free("avail")
+    assert (left, bench.sh(f"df --output=pcent {TOP} | tail -1")) == (0 if bench.kind == "ext4" else left, "100%")
+    assert left < 64, "KiB: XFS keeps a little that it gives to nobody"
     assert "No space left on device" in bench.user_writes()
     assert bench.sh(f"stat -c %U {path}") == "nobody"
     assert int(bench.sh(f"du -k {path}").split()[0]) > free * 0.95, "du finds it"
@@ -146,7 +148,8 @@ def test_full_at_once(bench: Bench) -> None:
     )
     now = bench.look(view)
     assert now.evidence is not None
-    assert (now.evidence.armed, now.evidence.hits, now.evidence.counters["available_bytes"]) == (True, 0, 0)
+    assert (now.evidence.armed, now.evidence.hits) == (True, 0)
+    assert now.evidence.counters["available_bytes"] < 64 << 10
     assert bench.sh("ls /run/groundfault | grep groundfault-") == f"groundfault-{view.id}"
 
     reader = bench.sh(f"exec 3< {path}; sleep 1000 < /dev/null > /dev/null 2>&1 & echo $!")

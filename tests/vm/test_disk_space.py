@@ -180,7 +180,7 @@ def test_a_file_that_grows(bench: Bench) -> None:
     assert view.evidence is not None and "it is still growing" in view.evidence.notes
     until("it is full", lambda: bench.counters(view)["available_bytes"] < 1 << 20, 60)
     until("a user is told so", lambda: "No space left on device" in bench.user_writes(), 20)
-    assert bench.sh(f"tail -1 {path} | cut -d: -f1") == "worker"
+    assert bench.sh(f"head -1 {path} | cut -d: -f1") == "worker"
     bench.sh(f"truncate -s -8M {OTHER}/mine")
     until("what was freed is taken again", lambda: bench.free("avail") < 1024, 60)
     (pid,) = bench.sh(f"cat /sys/fs/cgroup/groundfault-{view.id}/cgroup.procs").split()

@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from labctl.lab.model import Node
@@ -15,8 +18,9 @@ from labctl.transport.client import AgentClient
 from labctl.transport.connect import connect
 from node_agent.fault import Evidence
 from node_agent.injection import InjectionView
-from tests.lab import LabUnderTest, ssh
+from tests.lab import LabUnderTest, ssh_argv
 from tests.user import until
+from tests.vm import integrity
 from tests.vm.integrity import BLOCK, NOTHING, SECTOR, Checker, Job, Ledger, Report
 
 TOP = "/srv/data"
@@ -41,14 +45,34 @@ class Bench:
     below: str
     mine: list[str] = field(default_factory=list)
     connections: ExitStack = field(default_factory=ExitStack)
+    sockets: str = "/nowhere"
+
+    def through(self, argv: list[str]) -> list[str]:
+        """The same ssh command by way of one connection: a login takes an emulated node a second or two."""
+        shared = {"ControlMaster": "auto", "ControlPath": f"{self.sockets}/%p", "ControlPersist": "600"}
+        return [argv[0], *(word for key, value in shared.items() for word in ("-o", f"{key}={value}")), *argv[1:]]
+
+    def run(self, script: str, timeout: float = 120.0) -> subprocess.CompletedProcess[str]:
+        """A script on the node, however it ends."""
+        argv = self.through(ssh_argv(self.node, script))
+        return subprocess.run(argv, capture_output=True, text=True, timeout=timeout)
 
     def sh(self, script: str, check: bool = True, timeout: float = 120.0) -> str:
-        return ssh(self.node, script, check=check, timeout=timeout).stdout.strip()
+        done = self.run(script, timeout)
+        assert not check or done.returncode == 0, (
+            f"{script} ended with {done.returncode}: {done.stderr}{done.stdout}"
+        )
+        return done.stdout.strip()
 
     def says(self, script: str) -> str:
         """What a command says on standard error; empty where it went well."""
-        done = ssh(self.node, script, check=False)
+        done = self.run(script)
         return done.stderr.strip() if done.returncode else ""
+
+    def checker(self, scratch: Path) -> Checker:
+        """The integrity workload, put on the node."""
+        plain = integrity.on_node(self.node, scratch)
+        return Checker(lambda words: self.through(plain.command(words)))
 
     def under(self, sector: int, size: int = 8) -> str:
         """The first bytes at a sector of the disk itself, past device mapper and its faults."""
@@ -62,6 +86,10 @@ class Bench:
         self.connections.close()
         self.node = self.lab.node(self.node.name)
         self.agent = AgentClient(self.connections.enter_context(connect(self.node, self.lab.authority)))
+
+    def hang_up(self) -> None:
+        """End the connection that is shared."""
+        subprocess.run([*self.through(ssh_argv(self.node))[:-1], "-O", "exit"], capture_output=True, timeout=30)
 
     def data(self, script: str) -> Any:
         """The JSON that a script prints."""
@@ -125,8 +153,11 @@ def disk_bench(lab: LabUnderTest, name: str) -> Iterator[Bench]:
     lab.reset()
     node = lab.node(name)
     with ExitStack() as stack:
-        agent = AgentClient(stack.enter_context(connect(node, lab.authority)))
-        bench = Bench(lab, node, agent, "", connections=stack)
+        sockets = stack.enter_context(TemporaryDirectory(prefix="disks-"))
+        connections = stack.enter_context(ExitStack())
+        agent = AgentClient(connections.enter_context(connect(node, lab.authority)))
+        bench = Bench(lab, node, agent, "", connections=connections, sockets=sockets)
+        stack.callback(bench.hang_up)
         bench.below = bench.sh("echo /dev/$(ls /sys/block/dm-0/slaves)")
         yield bench
     lab.reset()

@@ -14,7 +14,6 @@ import pytest
 
 from tests.lab import LabUnderTest
 from tests.user import labctl
-from tests.vm import integrity
 from tests.vm.disks import (
     BLOCKS,
     PER_BLOCK,
@@ -50,7 +49,7 @@ def bench(lab: LabUnderTest) -> Iterator[Bench]:
 
 @pytest.fixture(scope="module")
 def checker(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Checker:
-    return integrity.on_node(bench.node, tmp_path_factory.mktemp("program"))
+    return bench.checker(tmp_path_factory.mktemp("program"))
 
 
 @pytest.fixture(autouse=True)
@@ -357,7 +356,7 @@ def test_what_the_power_takes_along(bench: Bench, victim: Blocks, tmp_path: Path
         bench.lab.provider.power_off(bench.node.name)
         control.ledger = writer.wait()
     bench.power_on()
-    at_new_port = integrity.on_node(bench.node, tmp_path)
+    at_new_port = bench.checker(tmp_path)
     for blocks in (victim, lost, kept, control):
         blocks.checker = at_new_port
     for view in (tear, lie):

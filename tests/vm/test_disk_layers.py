@@ -12,7 +12,6 @@ from labctl.errors import UsageError
 from node_agent.injection import InjectionView
 from tests.lab import LabUnderTest
 from tests.user import until
-from tests.vm import integrity
 from tests.vm.disks import (
     BLOCKS,
     PER_BLOCK,
@@ -37,7 +36,7 @@ def bench(lab: LabUnderTest) -> Iterator[Bench]:
 
 @pytest.fixture(scope="module")
 def checker(bench: Bench, tmp_path_factory: pytest.TempPathFactory) -> Checker:
-    return integrity.on_node(bench.node, tmp_path_factory.mktemp("program"))
+    return bench.checker(tmp_path_factory.mktemp("program"))
 
 
 @pytest.fixture(autouse=True)

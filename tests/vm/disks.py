@@ -122,9 +122,9 @@ class Bench:
         return ended
 
     def recover_all(self) -> None:
-        for name in tuple(self.mine):
-            if self.agent.list(ids=(name,)).injections:
-                self.agent.recover((name,))
+        live = tuple(view.id for view in self.agent.list().injections if view.id in self.mine)
+        if live:
+            self.agent.recover(live)
         self.mine.clear()
 
     def tables(self) -> str:

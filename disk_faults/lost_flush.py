@@ -32,7 +32,8 @@ class LostFlush(PlacedFault):
     """Writes and flushes of the whole disk succeed, but go to memory first and reach the disk late, in any order.
 
     Nothing is lost as long as the node lives: reads see all that was written, and the recovery writes it to the
-    disk. What is in the cache when the power goes is gone, whatever fsync has said.
+    disk; where the disk below takes no writes, it waits until it does. What is in the cache when the power goes is
+    gone, whatever fsync has said.
     """
 
     name: ClassVar[str] = "lost_flush"

@@ -213,7 +213,7 @@ class Fault(BaseModel):
 
 
 def build_fault(cls: type[Model], parameters: Mapping[str, Any]) -> Model:
-    """Validate the parameters of a fault of any kind. Raises :class:`Refusal` with the first field that is wrong and what is allowed."""
+    """A fault of any kind from its parameters. Raises :class:`Refusal` with the first field that is wrong."""
     try:
         return cls.model_validate(dict(parameters))
     except ValidationError as error:
@@ -222,4 +222,5 @@ def build_fault(cls: type[Model], parameters: Mapping[str, Any]) -> Model:
         allowed = ""
         if first["type"] == "extra_forbidden":
             allowed = "fields: " + ", ".join(sorted(cls.model_fields))
-        raise Refusal(f"{getattr(cls, 'name', cls.__name__)}: {field}: {first['msg']}", field=field, allowed=allowed) from None
+        name = getattr(cls, "name", cls.__name__)
+        raise Refusal(f"{name}: {field}: {first['msg']}", field=field, allowed=allowed) from None

@@ -279,13 +279,13 @@ class Injector:
             )  # fmt: skip
             live.applied.append(one)
             step.apply(self._host)
-            live.entry.append({"rec": "did", "n": number})
+            live.entry.append({"rec": "did", "n": number}, durable=False)
         if live.model and live.target:
             live.model.prove(self._host, live.target, tag_of(live.id))
         live.evidence = read_evidence(self._host, live)
         if live.evidence is None or not live.evidence.armed:
             raise ApplyError(f"{live.fault} was applied, but kernel state does not show it")
-        live.entry.append({"rec": "active"})
+        live.entry.append({"rec": "active"}, durable=False)
         self._hold(live)
         live.state = "active"
 
@@ -346,7 +346,7 @@ class Injector:
     def _note(self, live: Live, record: Record) -> None:
         """Journal a record of recovery. Undoing goes on without it: the next start may safely do it again."""
         try:
-            live.entry.append(record)
+            live.entry.append(record, durable=record["rec"] == "closed")
         except StorageError as error:
             log.warning("%s", error)
 

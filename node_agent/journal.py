@@ -60,15 +60,20 @@ class Entry:
     count: int
     after_append: AfterAppend | None = None
 
-    def append(self, record: Record) -> None:
-        """Add a record and make it durable. Raises :class:`StorageError`."""
+    def append(self, record: Record, *, durable: bool = True) -> None:
+        """Add a record. Raises :class:`StorageError`.
+
+        It is on the disk when this returns, unless `durable` is false: then it may be lost with the power, and
+        what it says is done again or taken back again. The end of this process never loses it.
+        """
         line = encode(record)
         try:
             fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
             try:
                 if os.pwrite(fd, line, self.offset) != len(line):
                     raise OSError("short write")
-                os.fdatasync(fd)
+                if durable:
+                    os.fdatasync(fd)
             finally:
                 os.close(fd)
         except OSError as error:

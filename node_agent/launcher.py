@@ -32,8 +32,10 @@ def main(arguments: list[str]) -> int:
     try:
         if group:
             _write(f"{group}/cgroup.procs", "0")
-        # The agent is the last that the kernel should kill when memory is short; what it starts is not.
+        # The agent goes before others, and is the last that the kernel should kill when memory is short; what it
+        # starts does not and is not.
         _write("/proc/self/oom_score_adj", "0")
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
         os.execv(command[0], command)  # noqa: S606
     except OSError as error:
         print(f"{error.filename or command[0]}: {error.strerror}", file=sys.stderr)

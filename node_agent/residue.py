@@ -72,14 +72,14 @@ def _mounts(reader: Reader) -> dict[str, str]:
 
 
 def _qdiscs(reader: Reader) -> dict[str, str]:
-    lines = (reader.query(("tc", "qdisc", "show")) or "").splitlines()
+    lines = reader.network.qdiscs().splitlines()
     return {" ".join(line.split()[1:5]): line.strip() for line in lines if line.strip()}
 
 
 def _nft(reader: Reader) -> dict[str, str]:
     tables: dict[str, str] = {}
     name = ""
-    for line in (reader.query(("nft", "-s", "list", "ruleset")) or "").splitlines():
+    for line in reader.network.ruleset().splitlines():
         if line.startswith("table "):
             name = line.removesuffix("{").strip()
         tables[name] = tables.get(name, "") + line.strip() + " "

@@ -257,6 +257,14 @@ class Filesystems(FilesystemsReader, Protocol):
         """
 
 
+class NetworkReader(Protocol):
+    def qdiscs(self) -> str:
+        """What `tc qdisc show` says; empty where there is no tc."""
+
+    def ruleset(self) -> str:
+        """What `nft -s list ruleset` says; empty where there is no nft."""
+
+
 class Reader(Protocol):
     """The machine, read only."""
 
@@ -272,6 +280,8 @@ class Reader(Protocol):
     def helpers(self) -> HelpersReader: ...
     @property
     def bpf(self) -> BpfReader: ...
+    @property
+    def network(self) -> NetworkReader: ...
     @property
     def filesystems(self) -> FilesystemsReader: ...
     @property
@@ -314,6 +324,8 @@ class Host(Protocol):
     def helpers(self) -> Helpers: ...
     @property
     def bpf(self) -> Bpf: ...
+    @property
+    def network(self) -> NetworkReader: ...
     @property
     def filesystems(self) -> Filesystems: ...
     @property

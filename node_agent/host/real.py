@@ -18,6 +18,7 @@ from node_agent.host.filesystem import FileSystems
 from node_agent.host.helpers import HelperProcesses
 from node_agent.host.log import KernelLog
 from node_agent.host.loop import LoopDevices
+from node_agent.host.network import NetworkState
 from node_agent.host.space import FileSystemSpace
 from node_agent.host.stopping import FileSystemStops
 
@@ -35,6 +36,7 @@ class RealHost:
         self.helpers = HelperProcesses()
         self.bpf = Engine()
         self.filesystems = FileSystems()
+        self.network = NetworkState(self.query)
         self.space = FileSystemSpace()
         self.stops = FileSystemStops()
 

@@ -138,6 +138,7 @@ class SimulatedHost:
         self.bpf = SimulatedBpf(self)
         self.helpers = _Helpers(self)
         self.filesystems = SimulatedFilesystems(self)
+        self.network = _Network()
         self.space, self.stops = SimulatedSpace(self), SimulatedStops(self)
 
     def change(self) -> None:
@@ -227,6 +228,16 @@ class SimulatedHost:
     def set_time(self, unix_s: float) -> None:
         self.change()
         self.kernel.wall = unix_s
+
+
+class _Network:
+    """A network that nobody shapes or filters."""
+
+    def qdiscs(self) -> str:
+        return "qdisc noqueue 0: dev lo root refcnt 2\n"
+
+    def ruleset(self) -> str:
+        return ""
 
 
 class _Log:

@@ -45,22 +45,28 @@ def median(bench: Bench, op: str, path: str, count: int = 15) -> float:
     return statistics.median(times(bench, op, path, count=count))
 
 
-def start(bench: Bench, script: str) -> subprocess.Popen[str]:
-    """A script that runs on the node while the test goes on."""
-    return subprocess.Popen(
+@contextmanager
+def start(bench: Bench, script: str) -> Iterator[subprocess.Popen[str]]:
+    """A script that runs on the node while the test goes on; one that hangs is not waited for."""
+    process = subprocess.Popen(
         ssh_argv(bench.node, script),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @contextmanager
 def load(bench: Bench, path: str, threads: int) -> Iterator[list[Counted]]:
     """So many threads each write, read and compare a block of their own meanwhile; at the end the list has one."""
     found: list[Counted] = []
-    with start(bench, f"{PLACE} load {path} {threads}; rm -f {path}") as process:
+    with start(bench, f"{PLACE} load {path} {threads}; [ ! -f {path} ] || rm {path}") as process:
         assert process.stdin is not None and process.stdout is not None
         try:
             assert process.stdout.readline() == "goes\n", process.communicate(timeout=60)[1]

@@ -124,6 +124,7 @@ def test_the_agent_is_killed_at_random_moments_of_swaps(bench: Bench) -> None:
             out = ssh(bench.node, f"python3 /tmp/swaps.py 11 10 {FILE}", timeout=500, check=False)
     finally:
         bench.sh("systemctl start groundfault-agent")
+        bench.lab.ready(bench.node)
     lives = [json.loads(line) for line in out.stdout.splitlines()]
     assert out.returncode == 0 and len(lives) == 10, out.stdout + out.stderr
     assert [x for x in lives if x["residue"] or x["suspended"] or set(x["states"]) - {"recovered"}] == []

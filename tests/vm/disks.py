@@ -86,6 +86,7 @@ class Bench:
         self.connections.close()
         self.node = self.lab.node(self.node.name)
         self.agent = AgentClient(self.connections.enter_context(connect(self.node, self.lab.authority)))
+        self.agent.probe()  # which makes devices of its own, and has to be over before tables are compared
 
     def hang_up(self) -> None:
         """End the connection that is shared."""
@@ -171,7 +172,8 @@ def left_as_it_was(bench: Bench) -> Iterator[None]:
     yield
     bench.recover_all()
     until("nothing is left", lambda: bench.agent.residue() == (), 30)
-    assert bench.tables() == before
+    after = bench.tables()
+    assert after == before, f"{before}\n->\n{after}"
     bench.is_well()
 
 

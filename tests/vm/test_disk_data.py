@@ -127,8 +127,8 @@ def test_writes_of_the_whole_disk_fail(bench: Bench, victim: Blocks, other: Bloc
     mark = bench.log_mark()
     bench.sh(f"sync -f {TOP}", check=False)  # may tell of an error of another test that nobody has heard of yet
     written = "awk '{ print $7 }' /sys/block/dm-0/stat"
-    before = int(bench.sh(written))
     view = bench.inject("write_error")
+    before = int(bench.sh(written))
     assert bench.says(f"cat {other.path} > /dev/null; dd if={victim.path} iflag=direct of=/dev/null bs=1M") == ""
     failed = victim.write(20).failures
     assert {f.errno for f in failed if f.what == "write"} == {EIO}

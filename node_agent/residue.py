@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 
 from pydantic import BaseModel, ConfigDict
 
@@ -97,8 +98,11 @@ def _cgroups(reader: Reader) -> dict[str, str]:
 
 
 def _sysctls(reader: Reader) -> dict[str, str]:
-    paths = ((name, f"/proc/sys/{name}") for name in SYSCTLS)
-    return {name: reader.read_text(path).strip() for name, path in paths if reader.exists(path)}
+    found = {}
+    for name in SYSCTLS:
+        with suppress(OSError):  # kernels differ in what they have
+            found[name] = reader.read_text(f"/proc/sys/{name}").strip()
+    return found
 
 
 def _cpus(reader: Reader) -> dict[str, str]:

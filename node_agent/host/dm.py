@@ -42,6 +42,7 @@ _UDEV_PUBLIC = 0x0040 << 16
 """This is the primary event: all rules run."""
 
 _SWAP_S, _REMOVE_S, _NODE_S = 10.0, 5.0, 2.0
+_ROOM, _TABLE_ROOM = 2048, 16384
 _MAX_REPLY = 1 << 22
 
 
@@ -258,7 +259,7 @@ def _call(
     command: int, name: str = "", *, flags: int = 0, event: int = 0, payload: bytes = b"", count: int = 0
 ) -> _Reply:
     """One ioctl, again with a larger buffer while the reply does not fit."""
-    room = 16384
+    room = _TABLE_ROOM if command == _TABLE else _ROOM
     fd = _open_control()
     try:
         while True:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from node_agent.host import LoopInfo
 
+_PARTITIONS = Path("/proc/partitions")
 _SYS_BLOCK = Path("/sys/block")
 _SYS_DEV = Path("/sys/dev/block")
 
@@ -22,12 +23,14 @@ def read_line(path: Path) -> str:
 def bound_loops() -> list[LoopInfo]:
     """Loop devices that have a backing file (Documentation/ABI/testing/sysfs-block-loop).
 
-    Asked often while a fault is planted, and there may be many that are free: so a line read, not a tree walked.
+    Those with a size are all that count, and /proc/partitions lists them without those that are free: this is
+    asked a dozen times while a fault is planted, and a node may have had many.
     """
     found = []
-    for name in sorted(entry.name for entry in os.scandir(_SYS_BLOCK) if entry.name.startswith("loop")):
+    lines = (line.split() for line in _PARTITIONS.read_text().splitlines())
+    for name in sorted(words[3] for words in lines if len(words) == 4 and words[3].startswith("loop")):
         backing = read_line(_SYS_BLOCK / name / "loop" / "backing_file")
-        if backing:
+        if backing:  # a partition of a loop device has none
             found.append(LoopInfo(f"/dev/{name}", read_line(_SYS_BLOCK / name / "dev"), backing))
     return found
 

@@ -98,16 +98,18 @@ static int load(const char *path, int threads)
 {
 	pthread_t *ids = calloc((size_t)threads, sizeof *ids);
 	pthread_attr_t small;
-	char *zeros = room(), byte;
+	size_t size = (size_t)threads * BLOCK;
+	char *zeros = calloc(1, size), byte;
 
-	fd = open(path, O_RDWR | O_CREAT | O_DIRECT, 0600);
-	if (fd < 0 || !ids)
+	if (!zeros || !ids)
+		die("calloc");
+	fd = open(path, O_RDWR | O_CREAT, 0600); /* all at once, so that no direct write has to make room */
+	if (fd < 0 || pwrite(fd, zeros, size, 0) != (ssize_t)size || fsync(fd) < 0)
 		die(path);
-	for (int i = 0; i < threads; i++) /* blocks of its own, so that no write has to make room */
-		if (pwrite(fd, zeros, BLOCK, (off_t)i * BLOCK) != BLOCK)
-			die("pwrite");
-	if (fsync(fd) < 0)
-		die("fsync");
+	close(fd);
+	fd = open(path, O_RDWR | O_DIRECT);
+	if (fd < 0)
+		die(path);
 	pthread_attr_init(&small);
 	pthread_attr_setstacksize(&small, STACK);
 	for (int i = 0; i < threads; i++)

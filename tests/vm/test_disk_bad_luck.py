@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -57,22 +58,30 @@ def in_flight(bench: Bench) -> int:
 
 
 def test_tables_are_swapped_while_a_thousand_ios_are_in_flight(bench: Bench) -> None:
-    """The file system is mounted and busy all the while; each I/O is compared, and none fails."""
+    """The file system is mounted and busy all the while; each I/O is compared, and none fails.
+
+    The virtual SCSI disk of QEMU 7.2 forgets requests where its queue of 128 is full: it gets fewer.
+    """
+    depth = "/sys/block/sda/device/queue_depth"
+    usual = bench.sh(f"cat {depth}; echo 32 > {depth}")
+    slow = bench.inject("disk_slow", read_ms=1000, write_ms=1000)
     with load(bench, f"{TOP}/load", 1200) as counted:
-        slow = bench.inject("disk_slow", read_ms=400, write_ms=400)
-        until("a thousand are in flight", lambda: in_flight(bench) >= 1000)
+        busy = partial(until, "a thousand are in flight", lambda: in_flight(bench) >= 1000)
+        busy()
         bad = bench.inject("latent_sector_error", file=FILE, backend="dm")
         assert "Input/output error" in bench.says(read(FILE, offset(bad)))
-        until("a thousand are in flight", lambda: in_flight(bench) >= 1000)
-        slower = bench.inject("disk_slow", read_ms=200, write_ms=200)
-        until("a thousand are in flight", lambda: in_flight(bench) >= 1000)
+        busy()
+        slower = bench.inject("disk_slow", read_ms=500, write_ms=500)
+        busy()
         bench.recover(slow)
-        until("a thousand are in flight", lambda: in_flight(bench) >= 1000)
-        bench.recover(slower)
+        busy()
         bench.recover(bad)
+        assert bench.says(read(FILE, offset(bad))) == ""
+        busy()
+    bench.recover(slower)
+    bench.sh(f"echo {usual} > {depth}")
     (sum_of_all,) = counted
     assert (sum_of_all.failed, sum_of_all.wrong) == (0, 0) and sum_of_all.done > 5000, sum_of_all
-    assert bench.says(read(FILE, offset(bad))) == ""
 
 
 def test_a_suspend_that_never_completes(bench: Bench) -> None:

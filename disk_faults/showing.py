@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from node_agent.errors import ApplyError
 from node_agent.fault import Evidence
 from node_agent.host import SECTOR, DmTarget, Extent, Reader
-from node_agent.steps.dm_names import numbers, resolved
+from node_agent.steps.dm_names import levels, numbers, resolved
 
 from .bad_sectors import BadSectors, overlay_lines
 from .layers import layer
@@ -111,7 +111,7 @@ def _armed(reader: Reader, target: BadSectors, tag: str) -> bool:
     known = numbers(reader, lines)
     if any(line.args.split()[0] not in known for line in lines):
         return False
-    table = reader.dm.table(target.disk)
+    table = reader.dm.table(levels(reader, target.disk)[-1])
     # Neighbours that lead to the same loop device stand in the table as one line.
     wanted = [resolved(line, known) for line in lines]
     return all(any(_holds(t, w) for t in table) for w in wanted)

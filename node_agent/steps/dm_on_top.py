@@ -18,7 +18,8 @@ class DmOnTop(Step):
     Reverting gives the device that has the lines the table that `below` has by then. That device is the disk, or,
     where another fault was put on top later, the one that fault stands on: they end in any order. `farewell` are
     messages for the target at sector 0, sent before its table goes, such as to write a cache back. Where that
-    fails, because the disk below takes no writes, the table stays and nothing is lost: it is tried again.
+    fails, because the disk below takes no writes, the table stays with all that is in the cache, and it is tried
+    again.
     """
 
     kind: Literal["dm_on_top"] = "dm_on_top"
@@ -54,14 +55,19 @@ class DmOnTop(Step):
     def _say_farewell(self, host: Host, level: str) -> None:
         """Raises OSError where the target still cannot do what it is told.
 
-        After one failed write dm-writecache refuses everything (drivers/md/dm-writecache.c, writecache_error). A
-        swap for the same table makes a new one, which reads from the cache what it has to write.
+        After one failed write dm-writecache refuses every access (drivers/md/dm-writecache.c, writecache_error),
+        so that the file system would stop. A swap for the same table makes a new one, which reads from the cache
+        what it has to write; it may have given up long before this, hence a second try.
         """
-        try:
-            self._send(host, level)
-        except OSError:
-            host.dm.swap(level, host.dm.table(level))
-            self._send(host, level)
+        for last in (False, True):
+            try:
+                self._send(host, level)
+            except OSError:
+                host.dm.swap(level, host.dm.table(level))
+                if last:
+                    raise
+            else:
+                return
 
     def _send(self, host: Host, level: str) -> None:
         for text in self.farewell:

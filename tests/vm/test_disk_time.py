@@ -160,12 +160,11 @@ def hanging(bench: Bench, program: str) -> int:
 
 def test_reads_and_writes_hang_and_go_on_with_the_right_data(bench: Bench) -> None:
     right = bench.sh(READ_ONE)
-    usual = bench.sh(f"cat {HUNG_AFTER}")
-    bench.sh(f"echo 2 > {HUNG_AFTER}; echo 10 > /proc/sys/kernel/hung_task_warnings; cp $(which dd) {DOOMED}; "
-             f"echo old > {TOP}/hung; sync -f {TOP}")  # fmt: skip
+    bench.sh(f"cp $(which dd) {DOOMED}; echo old > {TOP}/hung; sync -f {TOP}")
     write = f"echo new | dd of={TOP}/hung conv=notrunc,fsync status=none && echo done"
     mark = bench.log_mark()
     view = bench.inject("disk_hang")
+    usual = bench.sh(f"cat {HUNG_AFTER}; echo 2 > {HUNG_AFTER}; echo 10 > /proc/sys/kernel/hung_task_warnings")
     with ExitStack() as all_of_them:
         reader, writer, doomed = (
             all_of_them.enter_context(start(bench, script))
@@ -178,10 +177,11 @@ def test_reads_and_writes_hang_and_go_on_with_the_right_data(bench: Bench) -> No
         assert median(bench, "r", OTHER, 5) < 50, "another disk goes on"
         bench.sh("pkill -KILL -x doomed")
         assert hanging(bench, "doomed") == 1 and reader.poll() is writer.poll() is None, "no signal ends it"
+        bench.sh(f"echo {usual} > {HUNG_AFTER}")
         bench.recover(view)
         said = [one.communicate(timeout=60)[0].strip() for one in (reader, writer, doomed)]
     assert said == [right, "done", "killed"] and bench.sh(f"cat {TOP}/hung") == "new"
-    bench.sh(f"echo {usual} > {HUNG_AFTER}; rm {TOP}/hung")
+    bench.sh(f"rm {TOP}/hung")
     assert bench.logged(mark, "I/O error|EXT4-fs error") == []
 
 

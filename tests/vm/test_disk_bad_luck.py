@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from labctl.errors import LabctlError
+from labctl.progress import PlainProgress
 from node_agent.injection import InjectionView
 from tests.lab import LabUnderTest, ssh
 from tests.user import until
@@ -230,9 +231,8 @@ def test_a_reboot_while_many_faults_stand(bench: Bench) -> None:
     for fault, parameters in STANDING.items():
         bench.inject(fault, **parameters)
     names = tuple(bench.mine)
-    boot = bench.sh("cat /proc/sys/kernel/random/boot_id")
-    bench.sh("echo b > /proc/sysrq-trigger", check=False)
-    until("it boots", lambda: bench.sh("cat /proc/sys/kernel/random/boot_id", check=False) not in ("", boot), 400)
+    bench.lab.provider.power_off(bench.node.name)
+    bench.lab.provider.power_on(bench.node.name, PlainProgress())
     bench.lab.ready(bench.node)
     ended = bench.agent.list(ids=names, ended=True).injections
     assert {(i.state, i.reason) for i in ended} == {("recovered", "restart")} and len(ended) == len(names), ended

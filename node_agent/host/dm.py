@@ -42,6 +42,9 @@ _UDEV_PUBLIC = 0x0040 << 16
 """This is the primary event: all rules run."""
 
 _SWAP_S, _REMOVE_S, _NODE_S = 10.0, 5.0, 2.0
+_SHOWN = 8
+"""Lines of a refused table that the error has."""
+
 _ROOM, _TABLE_ROOM = 2048, 16384
 _MAX_REPLY = 1 << 22
 
@@ -192,7 +195,8 @@ def _load(name: str, table: Sequence[DmTarget]) -> None:
     try:
         _call(_LOAD, name, payload=pack_table(table), count=len(table))
     except OSError as error:
-        text = "; ".join(f"{t.start} {t.length} {t.kind} {t.args}".rstrip() for t in table)
+        text = "; ".join(f"{t.start} {t.length} {t.kind} {t.args}".rstrip() for t in table[:_SHOWN])
+        text += f"; and {len(table) - _SHOWN} more" if len(table) > _SHOWN else ""
         raise OSError(error.errno, f"{error.strerror}: the kernel refused the table {text!r}", name) from error
 
 

@@ -185,6 +185,8 @@ class QemuLab:
             return "the node image or the agent changed since its snapshot"
         if record.qemu != qemu_version():
             return "QEMU changed since its snapshot"
+        if record.shape != machine.SHAPE:
+            return "its machines are made in another way now"
         if not all(m.places.root_disk.exists() for m in provision.machines(self.directory, record)):
             return "its disks are gone"
         return ""
@@ -217,6 +219,7 @@ class QemuLab:
             options=options,
             image=image.key,
             qemu=qemu_version(),
+            shape=machine.SHAPE,
             accelerator=chosen,
             ports=tuple(Ports(ssh=a, agent=b) for a, b in zip(numbers[::2], numbers[1::2], strict=True)),
         )

@@ -38,6 +38,8 @@ class Record(BaseModel):
     qemu: str
     accelerator: Accelerator
     ports: tuple[Ports, ...]
+    shape: int = 1
+    """Of the machines when they were made: :data:`labctl.lab.machine.SHAPE`."""
     golden: bool = False
     """Whether all nodes have the golden snapshot. False while the first boot is under way."""
 

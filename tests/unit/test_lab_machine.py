@@ -69,6 +69,12 @@ def test_emulation_avoids_the_slow_string_instructions() -> None:
     assert "-S" not in machine.argv(a_machine(), paused=False)
 
 
+@pytest.mark.parametrize(("cpus", "shown"), [(1, "cpus=1,maxcpus=2"), (4, "cpus=4,maxcpus=4")])
+def test_no_machine_is_for_one_processor_only(cpus: int, shown: str) -> None:
+    """QEMU would leave out memory barriers, and lose requests to disks."""
+    assert option(machine.argv(replace(a_machine(), cpus=cpus), paused=False), "-smp") == [shown]
+
+
 def test_pidfile_and_socket_are_known_before_the_start() -> None:
     argv = machine.argv(a_machine(), paused=False)
     assert option(argv, "-pidfile") == ["/run/x/w2.pid"]

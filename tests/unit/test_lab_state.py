@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labctl.errors import LabError, UsageError
-from labctl.lab import fleet, processes, provision, store
+from labctl.lab import fleet, machine, processes, provision, qemu, store
 from labctl.lab.accelerator import emulation
 from labctl.lab.model import LabOptions
 from labctl.lab.qemu import QemuLab
@@ -55,6 +55,18 @@ def test_record_round_trip(tmp_path: Path) -> None:
     assert read_record(path) is None
     write_record(path, a_record(tmp_path))
     assert read_record(path) == a_record(tmp_path)
+
+
+def test_a_snapshot_of_machines_of_another_shape_is_outdated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(qemu, "image_key", lambda *_: "key")
+    monkeypatch.setattr(qemu, "qemu_version", lambda: "QEMU 1")
+    lab = qemu.QemuLab(tmp_path / "x")
+    old = a_record(tmp_path)
+    assert "another way" in lab._outdated(old, old.options)
+    new = old.model_copy(update={"shape": machine.SHAPE})
+    assert "another way" not in lab._outdated(new, new.options)
 
 
 def test_damaged_record_is_one_line(tmp_path: Path) -> None:

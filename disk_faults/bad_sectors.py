@@ -28,7 +28,7 @@ from node_agent.steps.dm_tables import fill, part_of
 from node_agent.steps.loop_device import LoopDevice
 
 from .disk_place import DiskPlace
-from .layers import care, evictions, layer, straight, true_place
+from .layers import care, evictions, layer, snapshots, straight, true_place
 from .places import Piece
 
 Backend = Literal["snapshot", "dust", "flakey", "error"]
@@ -69,7 +69,7 @@ def steps_for(target: BadSectors, tag: str) -> tuple[Step, ...]:
         *care(target, tag),
         *_media(target, tag),
         LoopDevice(over=layer(tag, "bad")),
-        *(_healing(target, tag) if target.backend == "snapshot" else ()),
+        *(snapshots(target, tag, f"loop:{layer(tag, 'bad')}") if target.backend == "snapshot" else ()),
         *before,
         DmOverlay(
             device=target.disk,
@@ -120,13 +120,3 @@ def _gate(target: BadSectors, tag: str) -> DmDevice:
 
 def _device(target: BadSectors, tag: str, part: str, lines: Sequence[DmTarget], around: str) -> DmDevice:
     return DmDevice(name=layer(tag, part), table=lines_of(fill(lines, target.size, around)))
-
-
-def _healing(target: BadSectors, tag: str) -> Iterator[Step]:
-    """A snapshot for each piece. Its first copy goes to chunk 0 of cow-i, which is the piece's own place."""
-    for number, piece in enumerate(target.pieces):
-        cow, snap = layer(tag, f"cow-{number}"), layer(tag, f"snap-{number}")
-        below = TableLine(start=0, length=piece.length, kind="linear", args=f"{piece.base} {piece.base_start}")
-        yield DmDevice(name=cow, table=(below,))
-        args = f"loop:{layer(tag, 'bad')} dm:{cow} N {piece.length}"
-        yield DmDevice(name=snap, table=(TableLine(start=0, length=target.size, kind="snapshot", args=args),))

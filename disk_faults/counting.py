@@ -52,7 +52,13 @@ def is_armed(reader: Reader, place: DiskPlace, line: Line) -> bool:
         return any(
             _hold(reader, (line(0, place.size),), reader.dm.table(name)) for name in _upper_levels(reader, place)
         )
-    lines = tuple(line(p.start, p.length) for p in place.pieces)
+    return stand(reader, place, tuple(line(p.start, p.length) for p in place.pieces))
+
+
+def stand(reader: Reader, place: DiskPlace, lines: tuple[TableLine, ...]) -> bool:
+    """Whether these lines stand in the lowest level of the disk's table, where those of ranges are."""
+    if reader.dm.info(place.disk) is None:
+        return False
     return _hold(reader, lines, reader.dm.table(levels(reader, place.disk)[-1]))
 
 

@@ -13,7 +13,7 @@ order. Ranges of two faults may not overlap.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from node_agent.host import DmTarget
 from node_agent.steps import Step
@@ -111,6 +111,18 @@ def planted(
         overlay,
         *after,
     )
+
+
+def snapshots(place: DiskPlace, tag: str, origin: str) -> Iterator[Step]:
+    """A device `snap-N` for each piece: it reads as device `origin` until the piece is rewritten.
+
+    Its first copy goes to chunk 0 of cow-N, which is the piece's own place, and is read from there afterwards.
+    """
+    for number, piece in enumerate(place.pieces):
+        cow = layer(tag, f"cow-{number}")
+        own = TableLine(start=0, length=piece.length, kind="linear", args=f"{piece.base} {piece.base_start}")
+        yield DmDevice(name=cow, table=(own,))
+        yield device(place, tag, f"snap-{number}", "snapshot", f"{origin} dm:{cow} N {piece.length}")
 
 
 def evictions(place: DiskPlace) -> tuple[tuple[Step, ...], tuple[Step, ...]]:

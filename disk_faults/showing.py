@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 
 from node_agent.errors import ApplyError
 from node_agent.fault import Evidence
-from node_agent.host import SECTOR, DmTarget, Extent, Reader
-from node_agent.steps.dm_names import levels, numbers, resolved
+from node_agent.host import SECTOR, Extent, Reader
 
 from .bad_sectors import BadSectors, overlay_lines
+from .counting import passed, stand
 from .layers import layer
 from .places import Piece
 from .queue_log import logged
@@ -65,13 +65,8 @@ def _maps_there(extents: Sequence[Extent], piece: Piece) -> bool:
 
 
 def reads_of(reader: Reader, name: str) -> int:
-    """Reads a device-mapper device has passed on (Documentation/block/stat.rst); 0 where it is gone.
-
-    Device mapper counts what it hands to the device below, not what its own error target answers: so each layer
-    that is asked about stands above the one that fails.
-    """
-    info = reader.dm.info(name)
-    return int(reader.read_text(f"/sys/dev/block/{info.number}/stat").split()[0]) if info else 0
+    """Reads a device-mapper device has passed on; see :func:`passed`."""
+    return passed(reader, name).reads
 
 
 def evidence(reader: Reader, target: BadSectors, tag: str, log_mark: int) -> Evidence:
@@ -95,31 +90,13 @@ def evidence(reader: Reader, target: BadSectors, tag: str, log_mark: int) -> Evi
     if gap:
         notes.append("rate-limited: the kernel dropped some of its lines")
     return Evidence(
-        armed=_armed(reader, target, tag),
+        armed=stand(reader, target, overlay_lines(target, tag)),
         hits=max(0, hits),
         counters=counters,
         log=tuple(lines),
         log_gap=gap,
         notes=tuple(notes),
     )
-
-
-def _armed(reader: Reader, target: BadSectors, tag: str) -> bool:
-    if reader.dm.info(target.disk) is None:
-        return False
-    lines = overlay_lines(target, tag)
-    known = numbers(reader, lines)
-    if any(line.args.split()[0] not in known for line in lines):
-        return False
-    table = reader.dm.table(levels(reader, target.disk)[-1])
-    # Neighbours that lead to the same loop device stand in the table as one line.
-    wanted = [resolved(line, known) for line in lines]
-    return all(any(_holds(t, w) for t in table) for w in wanted)
-
-
-def _holds(line: DmTarget, wanted: DmTarget) -> bool:
-    inside = line.start <= wanted.start and wanted.start + wanted.length <= line.start + line.length
-    return inside and line.args.split()[:1] == wanted.args.split()[:1]
 
 
 def _snapshots(reader: Reader, target: BadSectors, tag: str) -> tuple[list[Piece], list[Piece]]:

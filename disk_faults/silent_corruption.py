@@ -14,13 +14,12 @@ from node_agent.host import SECTOR, DmTarget, Reader
 from node_agent.steps import Step
 from node_agent.steps.dm_device import DmDevice
 from node_agent.steps.dm_names import TableLine, lines_of
-from node_agent.steps.dm_overlay import DmOverlay
 from node_agent.steps.dm_tables import fill, put_in
 
 from .counting import is_armed, passed
 from .data_disks import DataDisk
 from .disk_place import Chosen, DiskPlace, PlacedFault, place_of_target
-from .layers import READS, WRITES, base, care, device, evictions, layer, planted, straight, true_place
+from .layers import READS, WRITES, base, device, layer, planted, snapshots, straight
 from .places import MAX_SECTORS, UNIT_SECTORS, Piece, dice, parse_range, pieces_of_range
 
 _RISK_WRITE = "what is written to these sectors is changed on its way to the disk, for good, without an error"
@@ -89,30 +88,13 @@ class SilentCorruption(PlacedFault):
         if self.what == "writes":
             args = f"{true} 0 0 dm:{layer(tag, 'rot')} 0 0 {true} 0 0"
             media = (*media, device(place, tag, "astray", "delay", args))
-        if not self._heals:
-            return planted(place, tag, media, lambda s, n: self._line(place, tag, s, n), drop_pages=True)
-        return self._healing(place, tag, media)
+        if self._heals:
+            media = (*media, *snapshots(place, tag, f"dm:{layer(tag, 'rot')}"))
+        return planted(place, tag, media, lambda s, n: self._line(place, tag, s, n), drop_pages=True)
 
     @property
     def _heals(self) -> bool:
         return self.what == "reads" and not self.permanent
-
-    def _healing(self, place: DiskPlace, tag: str, media: tuple[Step, ...]) -> tuple[Step, ...]:
-        """As :func:`planted`, with a snapshot for each piece, of which a rewrite goes to its true place.
-
-        docs/decisions/0002-healing-by-rewrite.md has how that works.
-        """
-        before, after = evictions(place)
-        under = lines_of(fill([true_place(p) for p in place.pieces], place.size, "error"))
-        overlay = DmOverlay(
-            device=place.disk,
-            lines=tuple(self._line(place, tag, p.start, p.length) for p in place.pieces),
-            base=lines_of(true_place(p) for p in place.pieces),
-        )
-        return (
-            *care(place, tag), DmDevice(name=layer(tag, "under"), table=under), *media,
-            *_snapshots(place, tag), *before, overlay, *after,
-        )  # fmt: skip
 
     def _line(self, place: DiskPlace, tag: str, start: int, length: int) -> TableLine:
         over = layer(tag, "astray" if self.what == "writes" else "rot")
@@ -156,14 +138,6 @@ class SilentCorruption(PlacedFault):
 def _flip(nth: int, way: str, value: int) -> str:
     """Features of dm-flakey (Documentation/admin-guide/device-mapper/dm-flakey.rst)."""
     return f"5 corrupt_bio_byte {nth} {way} {value} 0"
-
-
-def _snapshots(place: DiskPlace, tag: str) -> Iterator[Step]:
-    for number, piece in enumerate(place.pieces):
-        cow = layer(tag, f"cow-{number}")
-        copies = TableLine(start=0, length=piece.length, kind="linear", args=f"{piece.base} {piece.base_start}")
-        yield DmDevice(name=cow, table=(copies,))
-        yield device(place, tag, f"snap-{number}", "snapshot", f"dm:{layer(tag, 'rot')} dm:{cow} N {piece.length}")
 
 
 def _byte(reader: Reader, place: DiskPlace, piece: Piece, chance: random.Random) -> tuple[int, int, int]:

@@ -10,13 +10,13 @@ from pydantic import Field
 from ebpf.calls import DESCRIPTOR_FIRST, NUMBERS, function_of, operation_of
 from ebpf.coverage import BEYOND, by_kind, by_sockets, covered, not_covered
 from ebpf.operations import FAMILIES, ONLY_FUNCTION, Family, operation_name
-from ebpf.scopes import ScopeFields, find_scope
 from node_agent import errnos
 from node_agent.errors import Refusal, UnsupportedError
 from node_agent.fault import Evidence, Facts, Hit, Missing, PlanNotes, Target
 from node_agent.host import Reader
 from node_agent.rules import Flavour, Hook, Match, Rule
 from node_agent.schedule import Schedule, ScheduleValue
+from node_agent.scopes import ScopeFields, find_scope
 from node_agent.steps import Step
 from node_agent.steps.bpf_rule import BpfRule
 
@@ -211,7 +211,7 @@ def place(
 ) -> RuleTarget:  # fmt: skip
     """The rule that a fault means on this node; `call` narrows a family to one way into it.
 
-    Raises what :func:`reach` and :func:`ebpf.scopes.find_scope` raise.
+    Raises what :func:`reach` and :func:`node_agent.scopes.find_scope` raise.
     """
     found = find_scope(reader, facts, fault)
     reached = [reach(reader, facts, operation, asked_of(match), only) for operation in operations]

@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field
 
 from ebpf.runners.protocol import parse_report, script
-from ebpf.scopes import ScopeFields, find_scope
 from ebpf.shortening import (
     BACKEND,
     CALLS,
@@ -31,6 +30,7 @@ from node_agent.host import HelperFailed, Host, Reader
 from node_agent.probe import Lacking, capability
 from node_agent.rules import Scope
 from node_agent.schedule import Schedule, ScheduleValue
+from node_agent.scopes import ScopeFields, find_scope
 from node_agent.steps import Step
 from node_agent.steps.helper_process import Claim, HelperProcess
 

@@ -7,7 +7,6 @@ from contextlib import suppress
 from ebpf.calls import NUMBERS
 from ebpf.coverage import BEYOND, covered, not_covered
 from ebpf.operations import FAMILIES
-from ebpf.scopes import ScopeFields, cgroup_root, find_scope
 from ebpf.strace import NOT_COVERED, WARNINGS, CannotDoError, Tampering, when_words
 from ebpf.strace_helper import strace_evidence, strace_step
 from node_agent.errors import Refusal, UnsupportedError
@@ -15,6 +14,7 @@ from node_agent.fault import Evidence, Facts, PlanNotes, Target
 from node_agent.host import Reader
 from node_agent.rules import Scope
 from node_agent.schedule import ScheduleValue
+from node_agent.scopes import ScopeFields, cgroup_root, find_scope
 from node_agent.steps import Step
 
 

@@ -8,11 +8,11 @@ from typing import Any, ClassVar
 from pydantic import Field
 
 from ebpf.operations import FAMILIES
-from ebpf.scopes import ScopeFields
 from ebpf.stracing import StraceTarget, strace_notes, strace_place, strace_proof, strace_steps
 from node_agent.fault import Evidence, Facts, Fault, Missing, PlanNotes, Target
 from node_agent.host import Reader
 from node_agent.schedule import Schedule, ScheduleValue
+from node_agent.scopes import ScopeFields
 from node_agent.steps import Step
 
 

@@ -14,12 +14,14 @@ from node_agent import aliases
 from node_agent.errors import NotFoundError, Refusal, UnsupportedError
 from node_agent.fault import Fault, Missing, build_fault
 
-FAULT_PACKAGES = ("node_agent.faults", "disk_faults", "ebpf")
+FAMILIES, FAULT_PACKAGES = "node_agent.faults", ("disk_faults", "ebpf")
+"""The package whose packages hold a family of faults each, and those that hold one themselves."""
 
 
 def fault_modules() -> Iterator[ModuleType]:
     """Every module of the fault packages, imported."""
-    for name in FAULT_PACKAGES:
+    families = pkgutil.iter_modules(importlib.import_module(FAMILIES).__path__)
+    for name in (*(f"{FAMILIES}.{family.name}" for family in families if family.ispkg), *FAULT_PACKAGES):
         package = importlib.import_module(name)
         for module in pkgutil.iter_modules(package.__path__):
             yield importlib.import_module(f"{name}.{module.name}")

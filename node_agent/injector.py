@@ -28,7 +28,8 @@ from node_agent.errors import (
 )
 from node_agent.facts import gather_facts
 from node_agent.fault import TAG_PREFIX, Capability, Evidence, Facts, Missing, PlanNotes, tag_of
-from node_agent.host import CommandError, Host, Repair
+from node_agent.host import CommandError, Host
+from node_agent.host.mounting import Repair
 from node_agent.injection import ENDED, InjectionView, Live, Plan, checked_id
 from node_agent.journal import KEEP_CLOSED, Entry, Journal, Record
 from node_agent.leases import checked_lease

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from node_agent.errors import Refusal
 from node_agent.facts import parse_mountinfo
 from node_agent.fault import TAG_PREFIX, Mount
-from node_agent.host import SECTOR, DmInfo, DmTarget, Host, Reader, Repair
+from node_agent.host import SECTOR, DmInfo, DmTarget, Host, Reader
+from node_agent.host.mounting import Repair
 from node_agent.steps.dm_names import holder_of, made_devices
 from node_agent.steps.dm_tables import place_of
 

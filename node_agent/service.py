@@ -22,7 +22,8 @@ from node_agent.api.methods import find_method
 from node_agent.errors import AgentError, ConflictError, Refusal, StoppedError, UnsupportedError
 from node_agent.facts import gather_facts
 from node_agent.fault import Capability, Missing
-from node_agent.host import CommandError, Host, Repair
+from node_agent.host import CommandError, Host
+from node_agent.host.mounting import Repair
 from node_agent.injection import ENDED, InjectionView, Plan
 from node_agent.prepare.disks import Preparer
 from node_agent.prepare.messages import reply_message, request_of

@@ -15,7 +15,7 @@ from labctl.transport.base import NEVER_ASKED, AgentFailedError, ConnectError, N
 from node_agent.api import agent_pb2 as pb
 from node_agent.api import convert
 from node_agent.api.views import ClockChange, InjectionList, NodeFacts, PlanView, ProbeReport
-from node_agent.host import Repair
+from node_agent.host.mounting import Repair
 from node_agent.injection import InjectionView
 from node_agent.prepare.messages import PrepareResult, request_message, result_of
 from node_agent.prepare.model import Request

@@ -1,1 +1,1 @@
-"""Faults of the network, processes, CPU, memory, clock and settings. One file a fault, found by looking."""
+"""Faults of the network, processes, CPU, memory, clock and settings: a package a family, one file a fault."""

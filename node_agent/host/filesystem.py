@@ -23,9 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from node_agent.facts import parse_mountinfo
-from node_agent.host import Mounted, Repair, fsck, units
+from node_agent.host import fsck, units
 from node_agent.host.bounded import within
 from node_agent.host.holders import read_line
+from node_agent.host.mounting import Mounted, Repair
 from node_agent.host.tool import run_tool
 
 STATE = Path("/var/lib/groundfault/repairs")

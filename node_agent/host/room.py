@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
 if TYPE_CHECKING:
-    from node_agent.host import Mounted
+    from node_agent.host.mounting import Mounted
 
 Loses = Literal["nothing", "data", "log"]
 """What a file system that is made to stop has not on its disk: nothing, file data, or also changes in its log."""

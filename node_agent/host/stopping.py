@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from node_agent.host import Mounted, fsck
+from node_agent.host import fsck
 from node_agent.host.bounded import within
+from node_agent.host.mounting import Mounted
 from node_agent.host.room import Loses
 from node_agent.host.tool import run_tool
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any, ClassVar, Literal
 
-from node_agent.host import Host, Mounted, Reader
+from node_agent.host import Host, Reader
+from node_agent.host.mounting import Mounted
 from node_agent.steps.base import Step, Undo
 from node_agent.steps.dm_names import holder_of, made_devices
 

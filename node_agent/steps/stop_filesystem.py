@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Literal
 
 from node_agent.errors import ConflictError
-from node_agent.host import Host, Mounted, Reader
+from node_agent.host import Host, Reader
+from node_agent.host.mounting import Mounted
 from node_agent.host.room import Loses
 from node_agent.steps.base import Resource, Step, Undo
 

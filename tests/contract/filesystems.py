@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from node_agent.facts import parse_mountinfo
-from node_agent.host import Mounted, Repair
+from node_agent.host.mounting import Mounted, Repair
 
 if TYPE_CHECKING:
     from tests.contract.simulated import SimulatedHost

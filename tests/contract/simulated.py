@@ -12,17 +12,8 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from node_agent.host import (
-    SECTOR,
-    CommandError,
-    DmTarget,
-    Extent,
-    FileInfo,
-    HelperFailed,
-    LogRecord,
-    LoopInfo,
-    Mounted,
-)
+from node_agent.host import SECTOR, CommandError, DmTarget, Extent, FileInfo, HelperFailed, LogRecord, LoopInfo
+from node_agent.host.mounting import Mounted
 from tests.contract import cgroup_io, facilities
 from tests.contract.filesystems import SimulatedFilesystems
 from tests.contract.rule_table import SimRule, SimulatedBpf, cgroup_texts, systemctl

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from node_agent.host import Mounted
+from node_agent.host.mounting import Mounted
 from node_agent.host.room import Loses, Room
 
 if TYPE_CHECKING:

@@ -13,7 +13,8 @@ from labctl.lab.model import Node
 from labctl.pki import LabAuthority
 from node_agent.errors import AgentError, NotFoundError
 from node_agent.fault import Capability, Evidence, Hit, Missing
-from node_agent.host import Host, Repair
+from node_agent.host import Host
+from node_agent.host.mounting import Repair
 from node_agent.injection import InjectionView, Plan
 from node_agent.residue import Difference
 from node_agent.server import TlsFiles, start_server

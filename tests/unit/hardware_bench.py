@@ -16,7 +16,7 @@ from labctl.lab.machine import Places
 from labctl.lab.model import Node
 from labctl.lab.qmp import Qmp, QmpError
 from labctl.transport.client import AgentClient
-from node_agent.host import Repair
+from node_agent.host.mounting import Repair
 from node_agent.signs import Sign, SignSeen
 
 DISK_BYTES = 512 * 2**20

@@ -18,8 +18,8 @@ from node_agent.catalog import find_fault
 from node_agent.errors import ConflictError, Refusal
 from node_agent.facts import gather_facts
 from node_agent.fault import Target, build_fault
-from node_agent.host import Mounted
 from node_agent.host import space as room
+from node_agent.host.mounting import Mounted
 from node_agent.host.space import BLOCK, FileSystemSpace
 from node_agent.host.stopping import FileSystemStops
 from node_agent.injector import Injector

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from node_agent.errors import Refusal
-from node_agent.host import CommandError, DmTarget, Mounted, fsck, tool, units
+from node_agent.host import CommandError, DmTarget, fsck, tool, units
 from node_agent.host.filesystem import FileSystems, missing
+from node_agent.host.mounting import Mounted
 from node_agent.returned_disk import repair_disk
 from node_agent.steps import load_step
 from node_agent.steps.filesystem_care import FilesystemCare

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 from node_agent.errors import ConflictError, Refusal
 from node_agent.facts import gather_facts
 from node_agent.fault import build_fault
-from node_agent.faults.kernel_function_error import KernelFunctionError
-from node_agent.faults.kernel_slab_failure import KernelSlabFailure
+from node_agent.faults.kernel.kernel_function_error import KernelFunctionError
+from node_agent.faults.kernel.kernel_slab_failure import KernelSlabFailure
 from node_agent.probe import run_probes
 from node_agent.residue import look
 from node_agent.steps.failing_function import FailingFunction

@@ -10,11 +10,11 @@ from typing import cast
 import pytest
 
 from ebpf.paths import path_match
-from ebpf.scopes import ScopeFields, find_scope
 from node_agent.errors import Refusal
 from node_agent.fault import Facts, Mount
 from node_agent.host import FileInfo, Reader
 from node_agent.rules import Root, Scope
+from node_agent.scopes import ScopeFields, find_scope
 
 ID = "4f1c0ffee" + "0" * 55
 V2 = "/sys/fs/cgroup"

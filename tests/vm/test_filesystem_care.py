@@ -15,7 +15,7 @@ from labctl.errors import UsageError
 from labctl.lab.model import Node
 from labctl.transport.client import AgentClient
 from labctl.transport.ssh import SshTransport
-from node_agent.host import Repair
+from node_agent.host.mounting import Repair
 from tests.lab import LabUnderTest, ssh, ssh_argv
 from tests.user import until
 

@@ -1,0 +1,1 @@
+"""Faults of the kernel's own facilities for making itself fail (Documentation/fault-injection)."""

@@ -1,0 +1,1 @@
+"""Faults of the whole machine: its clock, its settings, its kernel."""

@@ -1,0 +1,1 @@
+"""Faults of memory and of what else a machine runs out of."""

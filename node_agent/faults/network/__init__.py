@@ -1,0 +1,1 @@
+"""Faults of the network: traffic, links, names, tables of the kernel."""

@@ -1,0 +1,1 @@
+"""Faults of processes and of the CPU time they get."""

@@ -20,7 +20,7 @@ toolchain:
 
 test: toolchain check ## every test: fast ones first, then real kernels in virtual machines
 	@$(PYTEST) -n auto --dist worksteal tests/unit tests/contract
-	@$(PYTEST) -n 2 --dist loadgroup --durations 30 tests/vm tests/e2e
+	@$(PYTEST) -n 2 --dist loadfile --durations 30 tests/vm tests/e2e
 
 check: ## format, lint, types, generated code
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .

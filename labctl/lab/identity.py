@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import ipaddress
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,6 +33,13 @@ def node_names(count: int) -> tuple[str, ...]:
 def lan_address(index: int) -> str:
     """The address on the lab network of the node with this number, counted from 1."""
     return f"10.77.0.{index}"
+
+
+def lan_addresses(index: int) -> tuple[str, ...]:
+    """All its addresses there: IPv4, and the link-local one made of the card's (RFC 4291, appendix A)."""
+    octets = [int(part, 16) for part in mac(index, lan=True).split(":")]
+    interface = bytes((octets[0] ^ 2, *octets[1:3], 0xFF, 0xFE, *octets[3:]))
+    return lan_address(index), str(ipaddress.IPv6Address(b"\xfe\x80" + bytes(6) + interface))
 
 
 def mac(index: int, *, lan: bool) -> str:

@@ -7,13 +7,15 @@ key = "~/.ssh/id_ed25519"          # default: what ssh would use
 known_hosts = "known_hosts"        # default: ~/.ssh/known_hosts; relative to the inventory
 port = 22
 agent_port = 7443
-labels = { rack = "b2" }
+lab_address = "10.0.0.9"           # or a list; where the other nodes reach it, default: address
+labels = { rack = "b2", quorum = "etcd" }
 # Its management controller, for `labctl power`; the password stays out of this file
 bmc = { url = "https://db1-bmc.example", user = "lab", password_file = "~/.bmc", verify = "bmc-ca.pem" }
 """
 
 from __future__ import annotations
 
+import ipaddress
 import re
 import tomllib
 from collections.abc import Mapping
@@ -23,7 +25,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from labctl.errors import UsageError
 from labctl.invalid import first_problem
-from labctl.lab.model import NODE_NAME, Node
+from labctl.lab.model import NODE_NAME, Labels, Node
 from labctl.power.model import Bmc
 
 
@@ -38,8 +40,19 @@ class HostEntry(BaseModel):
     key: Path | None = None
     known_hosts: Path | None = None
     agent_port: int = Field(default=7443, ge=1, le=65535)
-    labels: Mapping[str, str] = Field(default_factory=dict)
+    lab_address: tuple[str, ...] = Field(default=(), max_length=16)
+    labels: Labels = Field(default_factory=dict)
     bmc: Bmc | None = None
+
+    @field_validator("lab_address", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: object) -> object:
+        return (value,) if isinstance(value, str) else value
+
+    @field_validator("lab_address")
+    @classmethod
+    def _addresses(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(str(ipaddress.ip_address(one)) for one in value)
 
     @field_validator("address")
     @classmethod
@@ -109,6 +122,7 @@ def _node(name: str, entry: HostEntry, base: Path) -> Node:
         ssh_key=_beside(entry.key, base),
         known_hosts=_beside(entry.known_hosts, base),
         agent_port=entry.agent_port,
+        lab_addresses=entry.lab_address,
         labels=dict(entry.labels),
         bmc=entry.bmc.beside(base) if entry.bmc else None,
     )

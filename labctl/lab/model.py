@@ -23,6 +23,12 @@ KernelArgument = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:=/+-]*
 
 LAB_NAME = r"^[a-z0-9][a-z0-9-]{0,30}$"
 
+LabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
+LabelValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{0,63}$")]
+"""What an operator says of a node: role = db. Neither has a character that separates labels on a command line."""
+
+Labels = Mapping[LabelKey, LabelValue]
+
 
 class Node(BaseModel):
     """One machine of a lab and how the control side reaches it."""
@@ -36,7 +42,10 @@ class Node(BaseModel):
     ssh_key: Path | None = None
     known_hosts: Path | None = None
     agent_port: int = 7443
-    labels: Mapping[str, str] = Field(default_factory=dict)
+    lab_addresses: tuple[str, ...] = ()
+    """Its addresses, v4 and v6, on the network over which nodes talk to each other; none: that of `address`."""
+
+    labels: Labels = Field(default_factory=dict)
     bmc: Bmc | None = None
     """Its management controller, where the inventory names one."""
 
@@ -98,6 +107,12 @@ class Provider(Protocol):
         """The nodes, in order, running or not."""
 
     def status(self) -> tuple[NodeStatus, ...]: ...
+
+    def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
+        """These are the labels of a node from now on, through `reset`, `down` and `up`.
+
+        Raises :class:`labctl.errors.UnsupportedError` where somebody else keeps them.
+        """
 
     def console(self, name: str) -> Path | None:
         """The file with the serial console of a node, where the provider has one."""

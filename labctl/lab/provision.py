@@ -50,7 +50,8 @@ def nodes(directory: Path, record: Record) -> tuple[Node, ...]:
             ssh_key=directory / "ssh_key",
             known_hosts=directory / "known_hosts",
             agent_port=ports.agent,
-            labels={"lan_address": identity.lan_address(index)},
+            lab_addresses=identity.lan_addresses(index),
+            labels=record.labels.get(name, {}),
         )
         for index, (name, ports) in enumerate(
             zip(identity.node_names(record.options.nodes), record.ports, strict=True), 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -105,6 +105,13 @@ class QemuLab:
             return ()
         found = zip(self.nodes(), provision.machines(self.directory, record), strict=True)
         return tuple(_status(node, machine.pid(each), record) for node, each in found)
+
+    def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
+        """These are the labels of a node from now on. They outlive its disks, and go with the lab."""
+        with self._locked(SilentProgress()):
+            record = self._known()
+            self._machine(name)
+            state.write_record(self._file, record.model_copy(update={"labels": {**record.labels, name: labels}}))
 
     def console(self, name: str) -> Path | None:
         """The file with the serial console of a node."""
@@ -213,6 +220,7 @@ class QemuLab:
         chosen = accelerator(image.kernel, image.initrd, progress)
         progress.note(f"nodes run with {'KVM' if chosen.name == 'kvm' else 'emulation'}: {chosen.reason}")
         numbers = ports.choose(2 * options.nodes)
+        before = self._record()
         record = Record(
             name=self.name,
             run_dir=state.run_dir(self.directory, self.name),
@@ -221,6 +229,7 @@ class QemuLab:
             qemu=qemu_version(),
             shape=machine.SHAPE,
             accelerator=chosen,
+            labels=before.labels if before else {},
             ports=tuple(Ports(ssh=a, agent=b) for a, b in zip(numbers[::2], numbers[1::2], strict=True)),
         )
         state.write_record(self._file, record)

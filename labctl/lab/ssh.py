@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -128,6 +128,13 @@ class SshLab:
         nodes = self.nodes()
         with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
             return tuple(pool.map(_status, nodes))
+
+    def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
+        """Not here: the inventory says them, and would say otherwise the next time it is read."""
+        raise UnsupportedError(
+            f"{name}: provider ssh takes labels from the inventory",
+            f"labels = {{ … }} in [nodes.{name}], then: labctl up --inventory FILE",
+        )
 
     def console(self, name: str) -> Path | None:
         """None: the console of a real host is not ours to read."""

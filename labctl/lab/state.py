@@ -5,15 +5,16 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labctl.errors import LabError
 from labctl.lab.accelerator import Accelerator
 from labctl.lab.files import write_atomic
-from labctl.lab.model import LabOptions
+from labctl.lab.model import Labels, LabOptions
 
 
 class Ports(BaseModel):
@@ -40,6 +41,9 @@ class Record(BaseModel):
     ports: tuple[Ports, ...]
     shape: int = 1
     """Of the machines when they were made: :data:`labctl.lab.machine.SHAPE`."""
+    labels: Mapping[str, Labels] = Field(default_factory=dict)
+    """What an operator says of each node."""
+
     golden: bool = False
     """Whether all nodes have the golden snapshot. False while the first boot is under way."""
 
@@ -59,7 +63,8 @@ def read_record(path: Path) -> Record | None:
 
 def write_record(path: Path, record: Record) -> None:
     """Record the lab's state, all or nothing."""
-    write_atomic(path, record.model_dump_json(indent=1).encode())
+    unset = None if record.labels else {"labels"}  # what nobody uses is nothing an older labctl has to know
+    write_atomic(path, record.model_dump_json(indent=1, exclude=unset).encode())
 
 
 def run_dir(lab_dir: Path, name: str) -> Path:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +71,7 @@ class ToyLab:
         self.off: set[str] = set()
         self.calls: list[str] = []
         self.console_file: Path | None = None
+        self.labels: dict[str, Mapping[str, str]] = {}
 
     def up(self, options: LabOptions | None, ready: Ready, progress: Progress) -> None:
         self.made = options or self.made or LabOptions()
@@ -90,10 +91,19 @@ class ToyLab:
 
     def nodes(self) -> tuple[Node, ...]:
         count = (self.made or LabOptions()).nodes
-        return tuple(Node(name=f"w{n}", address="127.0.0.1", ssh_port=2200 + n) for n in range(1, count + 1))
+        return tuple(
+            Node(
+                name=f"w{n}", address="127.0.0.1", ssh_port=2200 + n, labels=self.labels.get(f"w{n}", {}),
+                lab_addresses=(f"10.77.0.{n}", f"fe80::{n}"),
+            )
+            for n in range(1, count + 1)
+        )  # fmt: skip
 
     def status(self) -> tuple[NodeStatus, ...]:
         return tuple(NodeStatus(node=node, running=node.name not in self.off) for node in self.nodes())
+
+    def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
+        self.labels[name] = labels
 
     def console(self, name: str) -> Path | None:
         return self.console_file

@@ -246,7 +246,7 @@ def test_a_disk_that_is_pulled_out_and_comes_back(guest: Guest) -> None:
 
 def test_the_card_of_the_lab_network(guest: Guest) -> None:
     before = guest.sh("ip -br address show lan; ip -4 route show dev lan")
-    peer = f"ping -c 1 -W 5 {guest.lab.node(HEALTHY).labels['lan_address'].partition('/')[0]}"
+    peer = f"ping -c 1 -W 5 {guest.lab.node(HEALTHY).lab_addresses[0]}"
     guest.sh(peer)
     one = inject("nic_link_down")
     assert "NO-CARRIER" in guest.sh("ip link show lan")

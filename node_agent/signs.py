@@ -39,7 +39,8 @@ def _kernel_file(path: str) -> str:
 
 class Sign(_Value):
     """One sign. `log`: a record of the kernel log matches `pattern` (searched, not anchored). `counter`: number
-    `nth`, from 0, of the file at `path`, which may be a pattern (then the sum over its matches), has risen.
+    `nth`, from 0, of the file at `path`, which may be a pattern (then the sum over its matches), has risen; or the
+    one of that `name`, such as "Tcp RetransSegs", in a file of headings and values (/proc/net/snmp, netstat).
 
     `when` says in words what has to happen first, such as "once the file is read"; empty: by itself.
     """
@@ -49,6 +50,7 @@ class Sign(_Value):
     pattern: Annotated[str, AfterValidator(_compiles)] = ""
     path: Annotated[str, AfterValidator(_kernel_file)] = ""
     nth: int = Field(default=0, ge=0)
+    name: str = Field(default="", pattern=r"^(\w+ \w+)?$")
     when: str = ""
 
 
@@ -77,6 +79,11 @@ def in_log(what: str, pattern: str, when: str = "") -> Sign:
 def rises(what: str, path: str, nth: int = 0, when: str = "") -> Sign:
     """A counter of the kernel's."""
     return Sign(kind="counter", what=what, path=path, nth=nth, when=when)
+
+
+def named(what: str, path: str, name: str, when: str = "") -> Sign:
+    """A counter that has a name in /proc/net/snmp or /proc/net/netstat, such as "Tcp RetransSegs"."""
+    return Sign(kind="counter", what=what, path=path, name=name, when=when)
 
 
 def mark(reader: Reader, signs: Iterable[Sign]) -> Mark:
@@ -108,21 +115,33 @@ def _risen(reader: Reader, sign: Sign, since: Mark) -> SignSeen:
 
 
 def _key(sign: Sign) -> str:
-    return f"{sign.path} {sign.nth}"
+    return f"{sign.path} {sign.name or sign.nth}"
 
 
 def _value(reader: Reader, sign: Sign) -> int:
     """The number now; 0 where the file is not there or has no such number, as for a device that is gone."""
     paths = reader.glob(sign.path) if any(c in sign.path for c in "*?[") else (sign.path,)
-    return sum(_number(reader, path, sign.nth) for path in paths)
+    return sum(_number(reader, path, sign.nth, sign.name) for path in paths)
 
 
-def _number(reader: Reader, path: str, nth: int) -> int:
+def _number(reader: Reader, path: str, nth: int, name: str) -> int:
     try:
-        numbers = _NUMBER.findall(reader.read_text(path))
+        text = reader.read_text(path)
     except OSError:
         return 0
+    if name:
+        return _below_heading(text, *name.split())
+    numbers = _NUMBER.findall(text)
     return int(numbers[nth], 0) if nth < len(numbers) else 0
+
+
+def _below_heading(text: str, group: str, column: str) -> int:
+    """Of two lines that begin with the group, the first of headings, the value below one; 0 where it is not there."""
+    rows = [line.split() for line in text.splitlines() if line.startswith(f"{group}:")]
+    for headings, values in zip(rows[::2], rows[1::2], strict=False):
+        if column in headings:
+            return int(values[headings.index(column)])
+    return 0
 
 
 def mark_of(data: object) -> Mark:

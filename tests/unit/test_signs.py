@@ -9,7 +9,7 @@ import pytest
 from node_agent import signs
 from node_agent.errors import Refusal
 from node_agent.host import LogRecord
-from node_agent.signs import Mark, Sign, in_log, rises
+from node_agent.signs import Mark, Sign, in_log, named, rises
 from tests.contract.simulated import Kernel, SimulatedHost
 
 _COUNTER = "/sys/block/sda/device/ioerr_cnt"
@@ -59,6 +59,23 @@ def test_a_counter_rises(kernel: Kernel, before: str, after: str, nth: int, is_s
     kernel.texts[_COUNTER] = after
     (found,) = signs.seen(host, wanted, Mark.model_validate_json(mark.model_dump_json()))
     assert found.seen is is_seen and " -> " in found.found
+
+
+_SNMP = "Tcp: RtoMin RetransSegs\nTcp: 200 {}\nUdp: RetransSegs InErrors\nUdp: 77 0\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "is_seen", "found"),
+    [("Tcp RetransSegs", True, "5 -> 6"), ("Udp InErrors", False, "0 -> 0"), ("Tcp Gone", False, "0 -> 0")],
+)
+def test_a_counter_by_its_name(kernel: Kernel, name: str, is_seen: bool, found: str) -> None:
+    host, path = SimulatedHost(kernel), "/proc/net/snmp"
+    wanted = (named("segments sent again", path, name),)
+    kernel.texts[path] = _SNMP.format(5)
+    mark = signs.mark(host, wanted)
+    kernel.texts[path] = _SNMP.format(6)
+    (one,) = signs.seen(host, wanted, mark)
+    assert (one.seen, one.found) == (is_seen, found)
 
 
 def test_a_pattern_is_the_sum_of_its_files(kernel: Kernel) -> None:

@@ -136,7 +136,7 @@ def _number(reader: Reader, path: str, nth: int, name: str) -> int:
 
 
 def _below_heading(text: str, group: str, column: str) -> int:
-    """Of two lines that begin with the group, the first of headings, the value below one; 0 where it is not there."""
+    """Of two lines that begin with the group, headings and values, one value; 0 where it is not there."""
     rows = [line.split() for line in text.splitlines() if line.startswith(f"{group}:")]
     for headings, values in zip(rows[::2], rows[1::2], strict=False):
         if column in headings:

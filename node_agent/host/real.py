@@ -19,6 +19,8 @@ from node_agent.host.helpers import HelperProcesses
 from node_agent.host.log import KernelLog
 from node_agent.host.loop import LoopDevices
 from node_agent.host.network import NetworkState
+from node_agent.host.services import SystemdUnits
+from node_agent.host.signals import ProcessSignals
 from node_agent.host.space import FileSystemSpace
 from node_agent.host.stopping import FileSystemStops
 
@@ -39,6 +41,8 @@ class RealHost:
         self.network = NetworkState(self.query)
         self.space = FileSystemSpace()
         self.stops = FileSystemStops()
+        self.services = SystemdUnits(self.query)
+        self.processes = ProcessSignals()
 
     def read_text(self, path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="surrogateescape")

@@ -12,6 +12,7 @@ import pytest
 from node_agent.catalog import catalog
 from node_agent.injector import Injector
 from node_agent.probe import run_probes
+from tests.contract import simulated_processes
 from tests.contract.facilities import at_rest
 from tests.contract.simulated import Kernel, Killed, SimulatedHost, fresh_kernel
 
@@ -64,6 +65,7 @@ class Rig:
         rules = [tag for tag, rule in self.kernel.rules.items() if not rule.agent.dead]
         quiet = not self.kernel.loops and not strays and not helpers and not rules and at_rest(self.kernel.texts)
         well = not self.kernel.ailments and not self.kernel.reactions
+        well = well and simulated_processes.at_rest(self.kernel.texts, self.kernel.services)
         return quiet and well and self.kernel.dm == self.healthy
 
     def apply(self, injector: Injector, case: tuple[str, Mapping[str, Any]], lease_s: float = 60) -> bool:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 
 from node_agent.host import SECTOR, CommandError, DmTarget, Extent, FileInfo, HelperFailed, LogRecord, LoopInfo
 from node_agent.host.mounting import Mounted
-from tests.contract import cgroup_io, facilities
+from tests.contract import cgroup_io, facilities, simulated_processes
 from tests.contract.filesystems import SimulatedFilesystems
 from tests.contract.rule_table import SimRule, SimulatedBpf, cgroup_texts, systemctl
 from tests.contract.simulated_disks import PLAIN, SimulatedDisks, SimulatedDm, SimulatedLoops
+from tests.contract.simulated_processes import SimService, SimulatedProcesses, SimulatedServices
 from tests.contract.simulated_space import SimulatedSpace, SimulatedStops
 
 
@@ -67,6 +68,7 @@ class Kernel:
     begun: dict[str, Mounted] = field(default_factory=dict)
     reactions: dict[str, str] = field(default_factory=dict)
     """By mount point: what an error of the file system does, where that was set by hand."""
+    services: dict[str, SimService] = field(default_factory=simulated_processes.services)
     boot: int = 1
     clock: float = 1000.0
     wall: float = 1.8e9
@@ -80,6 +82,8 @@ class Kernel:
         self.texts = {p: text for p, text in self.texts.items() if not p.startswith(gone)}
         self.texts |= cgroup_texts() | cgroup_io.io_texts()
         facilities.boot(self.texts)
+        simulated_processes.boot(self.texts)
+        self.services = simulated_processes.services()
         self.helpers, self.rules, self.reactions = {}, {}, {}
         self.boot, self.clock, self.next_minor = self.boot + 1, 10.0, 1
 
@@ -111,6 +115,7 @@ def fresh_kernel() -> Kernel:
         **cgroup_io.io_texts(),
         **facilities.facility_texts(),
         **facilities.process_texts(),
+        **simulated_processes.texts(),
     }
     return kernel
 
@@ -131,6 +136,7 @@ class SimulatedHost:
         self.filesystems = SimulatedFilesystems(self)
         self.network = _Network()
         self.space, self.stops = SimulatedSpace(self), SimulatedStops(self)
+        self.services, self.processes = SimulatedServices(self), SimulatedProcesses(self)
 
     def change(self) -> None:
         """Counts a change; dies when its number comes up, and stays dead."""
@@ -169,6 +175,8 @@ class SimulatedHost:
         self.change()
         if path.startswith(("/sys/", "/proc/")):
             text = text.removesuffix("\n")  # files of the kernel take lines, and these texts are without the end
+        if simulated_processes.write(self.kernel.texts, path, text):
+            return
         if not (cgroup_io.write(self.kernel.texts, path, text) or facilities.write(self.kernel.texts, path, text)):
             self.kernel.texts[path] = text
 

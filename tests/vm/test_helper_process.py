@@ -13,7 +13,7 @@ import pytest
 from labctl.transport.client import AgentClient
 from labctl.transport.connect import connect
 from node_agent.content import encode_content
-from tests.lab import KernelNode
+from tests.lab import KernelNode, KernelNodes
 from tests.user import until
 from tests.vm.test_bpf_program import compiled
 
@@ -33,6 +33,15 @@ class Helped:
     def group(self) -> str:
         """The helper's control group."""
         return f"/sys/fs/cgroup/groundfault-{self.id}-bpf"
+
+
+@pytest.fixture(scope="module")
+def kernel_node(kernel_nodes: KernelNodes) -> Iterator[KernelNode]:
+    """One kernel alone: what ends a child with its parent is as old as prctl(2)."""
+    found = kernel_nodes("debian13")
+    found.lab.reset()
+    yield found
+    found.lab.reset()
 
 
 @pytest.fixture

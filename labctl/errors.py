@@ -6,6 +6,7 @@ lab or bad input is a :class:`LabctlError` and becomes one line; a broken target
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 
@@ -30,6 +31,8 @@ class LabctlError(Exception):
         super().__init__(message)
         self.message = message
         self.hint = hint
+        self.nodes: Mapping[str, str] = {}
+        """What each node said, where several failed: the message names only some of them."""
 
 
 class LabError(LabctlError):

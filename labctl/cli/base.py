@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import click
 
-from labctl.cli.session import ENV_LAB, Session, nearest
+from labctl.cli.session import ENV_LAB, Session
 from labctl.errors import ExitCode
+from labctl.nearest import nearest
 
 pass_session = click.make_pass_decorator(Session)
 F = TypeVar("F", bound=Callable[..., Any])

@@ -20,7 +20,8 @@ from labctl.cli.parameters import (
 )
 from labctl.cli.schedules import FIELD as SCHEDULE
 from labctl.cli.schedules import short_forms
-from labctl.cli.session import Session, nearest
+from labctl.cli.session import Session
+from labctl.nearest import nearest
 from labctl.report.text import PlainTable, labelled
 from node_agent import aliases
 from node_agent.catalog import catalog

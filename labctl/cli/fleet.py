@@ -1,9 +1,14 @@
-"""Asking several agents at once, and telling apart those that answered from those that could not be reached."""
+"""Asking many agents at once, and telling apart those that answered from those that could not be reached.
+
+How long one node may take is bounded by the requests themselves: see :attr:`labctl.cli.session.Session.within_s`.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -15,6 +20,12 @@ from labctl.lab.model import Node
 
 T = TypeVar("T")
 
+AT_ONCE = 128
+"""How many nodes are asked at the same time. Each costs a thread; those that are silent hold theirs to the end."""
+
+NAMED = 8
+"""So many nodes are named in a sentence, the others are counted."""
+
 
 @dataclass(frozen=True)
 class Answers(Generic[T]):
@@ -25,7 +36,7 @@ class Answers(Generic[T]):
 
 
 class Round(Generic[T]):
-    """One question to several nodes in parallel, put to them by :meth:`start`.
+    """One question to several nodes in parallel, put to them by :meth:`start`, to :data:`AT_ONCE` at a time.
 
     The threads are daemons: a program that was interrupted leaves without waiting for a dead node.
     """
@@ -33,18 +44,32 @@ class Round(Generic[T]):
     def __init__(self, nodes: Sequence[Node], ask: Callable[[Node], T]) -> None:
         self._nodes, self._ask = nodes, ask
         self._futures: dict[str, Future[T]] = {}
+        self._waiting: queue.SimpleQueue[tuple[Future[T], Node]] = queue.SimpleQueue()
 
     def start(self) -> None:
         """Ask everybody."""
         for node in self._nodes:
-            future: Future[T] = Future()
-            self._futures[node.name] = future
-            threading.Thread(
-                target=_answer, args=(future, self._ask, node), name=f"ask-{node.name}", daemon=True
-            ).start()
+            self._futures[node.name] = Future()
+            self._waiting.put((self._futures[node.name], node))
+        for number in range(min(AT_ONCE, len(self._nodes))):
+            threading.Thread(target=self._work, name=f"ask-{number}", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            try:
+                future, node = self._waiting.get_nowait()
+            except queue.Empty:
+                return
+            if future.set_running_or_notify_cancel():
+                _answer(future, self._ask, node)
 
     def settle(self, timeout_s: float) -> bool:
-        """Wait that long for all to answer, without looking at the answers. True when all did."""
+        """Ask nobody else, and wait that long for those who were asked. True when all of these answered."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                future, _ = self._waiting.get_nowait()
+                future.cancel()
+                future.set_running_or_notify_cancel()
         return not wait(self._futures.values(), timeout=timeout_s).not_done
 
     def answers(self) -> Answers[T]:
@@ -74,11 +99,16 @@ def ask_all(nodes: Sequence[Node], ask: Callable[[Node], T]) -> Answers[T]:
 
 
 def failure(answers: Answers[Any], after: str) -> LabctlError:
-    """One error for all nodes that failed, with the exit code of the first, and what holds now."""
+    """One error for all nodes that failed, with the exit code of the first, and what holds now.
+
+    Its text names the first of them and counts the others; :attr:`LabctlError.nodes` has what each said.
+    """
     first = next(iter(answers.bad.values()))
-    texts = "; ".join(with_node(name, error) for name, error in answers.bad.items())
-    hints = "; ".join(dict.fromkeys(error.hint for error in answers.bad.values() if error.hint))
-    return same_kind(first, f"{texts} ({after})", hints)
+    texts = some((with_node(name, error) for name, error in answers.bad.items()), "; ")
+    hints = some(dict.fromkeys(error.hint for error in answers.bad.values() if error.hint), "; ")
+    error = same_kind(first, f"{texts} ({after})", hints)
+    error.nodes = {name: one.message for name, one in answers.bad.items()}
+    return error
 
 
 def same_kind(error: LabctlError, message: str, hint: str) -> LabctlError:
@@ -94,11 +124,20 @@ def with_node(name: str, error: LabctlError) -> str:
 
 
 def warn_all(errors: Mapping[str, LabctlError], after: str = "") -> None:
-    """One line on standard error for each node that did not answer."""
-    for name, error in errors.items():
+    """One line on standard error for each node that did not answer; those after the first few share one."""
+    for name, error in list(errors.items())[:NAMED]:
         click.echo(f"warning: {with_node(name, error)}{after}", err=True)
+    if rest := list(errors)[NAMED:]:
+        click.echo(f"warning: so did {len(rest)} more nodes not answer: {' '.join(rest)}", err=True)
 
 
 def names_of(nodes: Sequence[Node]) -> str:
     """Node names as a list in a sentence."""
-    return ", ".join(node.name for node in nodes)
+    return some(node.name for node in nodes)
+
+
+def some(words: Iterable[str], between: str = ", ", most: int = NAMED) -> str:
+    """A list in a sentence, never longer than a sentence: "a, b, c and 37 more"."""
+    several = list(words)
+    more = f" and {len(several) - most} more" if len(several) > most else ""
+    return between.join(several[:most]) + more

@@ -6,13 +6,14 @@ import importlib
 import json
 import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 
 from labctl import cli as commands_package
 from labctl.cli.base import LabGroup, UnknownNameError, commands_in
 from labctl.cli.completion import PROGRAM, VARIABLE
+from labctl.cli.fleet import NAMED
 from labctl.cli.session import Session
 from labctl.cli.world import RealTools
 from labctl.errors import ExitCode, LabctlError
@@ -59,7 +60,8 @@ def main(argv: Sequence[str] | None = None, session: Session | None = None) -> i
             obj=session,
         )
     except LabctlError as error:
-        return _report(error.message, session.for_this_lab(error.hint), int(error.exit_code), session.json)
+        hint = session.for_this_lab(error.hint)
+        return _report(error.message, hint, int(error.exit_code), session.json, error.nodes)
     except click.UsageError as error:
         hint = error.hint if isinstance(error, UnknownNameError) else _usage_hint(error)
         return _report(error.format_message(), hint, ExitCode.USAGE, session.json or wants_json(arguments))
@@ -82,11 +84,14 @@ def _usage_hint(error: click.UsageError) -> str:
     return f"see: {error.ctx.command_path} --help" if error.ctx else ""
 
 
-def _report(message: str, hint: str, code: int, as_json: bool) -> int:
+def _report(message: str, hint: str, code: int, as_json: bool, nodes: Mapping[str, str] | None = None) -> int:
     if as_json:
-        click.echo(json.dumps({"error": message, "hint": hint, "exit_code": int(code)}, indent=2))
+        data = {"error": message, "hint": hint, "exit_code": int(code)} | ({"nodes": dict(nodes)} if nodes else {})
+        click.echo(json.dumps(data, indent=2))
     else:
         click.echo(f"error: {message}", err=True)
+        if nodes and len(nodes) > NAMED:
+            click.echo(f"all {len(nodes)} nodes: {' '.join(nodes)}", err=True)
         if hint:
             click.echo(f"hint: {hint}", err=True)
     return int(code)

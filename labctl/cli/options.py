@@ -10,6 +10,7 @@ from click.shell_completion import CompletionItem
 
 from labctl.cli.base import session_of
 from labctl.cli.fleet import ask_all
+from labctl.cli.targets import NUMBERS
 from labctl.errors import LabctlError
 from labctl.report.duration import parse_duration
 from node_agent.injection import InjectionView
@@ -43,6 +44,21 @@ def complete_nodes(ctx: click.Context, param: click.Parameter, incomplete: str) 
     return [node.name for node in nodes if node.name.startswith(incomplete)]
 
 
+def complete_labels(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The labels of the lab's nodes that begin so."""
+    try:
+        nodes = session_of(ctx).nodes()
+    except LabctlError:
+        return []
+    there = {f"{key}={value}" for node in nodes for key, value in node.labels.items()}
+    return sorted(label for label in there if label.startswith(incomplete))
+
+
+def complete_targets(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+    """The lab's nodes, and the words that draw some of them, that begin so."""
+    return [*complete_nodes(ctx, param, incomplete), *(word for word in NUMBERS if word.startswith(incomplete))]
+
+
 def complete_injections(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Ids of live injections, with fault and node as help; none where the agents do not answer at once."""
     session = session_of(ctx)
@@ -65,6 +81,26 @@ def nodes_option(*, required: bool, help: str) -> Decorator:
         "--node", "-n", "nodes", multiple=True, required=required, metavar="NODE", help=help,
         shell_complete=complete_nodes,
     )  # fmt: skip
+
+
+def labels_option(help: str = "Only nodes with this label; may be repeated: all of them.") -> Decorator:
+    """`--nodes-labelled`, repeated."""
+    return click.option(
+        "--nodes-labelled", "labels", multiple=True, metavar="KEY=VALUE", help=help,
+        shell_complete=complete_labels,
+    )  # fmt: skip
+
+
+def within_option() -> Decorator:
+    """`--within`: how long one node may take."""
+    return click.option(
+        "--within", "within_s", type=DurationType(), metavar="DURATION", callback=_keep_within, expose_value=False,
+        help="How long a node may take to answer one request before it is lost.  [default: 3m for changes]",
+    )  # fmt: skip
+
+
+def _keep_within(ctx: click.Context, param: click.Parameter, value: float | None) -> None:
+    session_of(ctx).within_s = value
 
 
 def node_argument() -> Decorator:

@@ -5,14 +5,13 @@ The world is behind :class:`Tools`, so that tests run every command against a la
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import re
 import shutil
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -20,12 +19,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 import click
 from rich.console import Console, RenderableType
 
+from labctl.cli.targets import labelled, named_nodes
 from labctl.errors import UsageError
 from labctl.lab.model import Node, Provider, Ready
+from labctl.nearest import nearest
 from labctl.progress import Progress, SilentProgress, progress_for_stderr
 
 if TYPE_CHECKING:  # gRPC and cryptography are for commands that talk to nodes, not for --help
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from labctl.hardware.injector import HardwareInjector
     from labctl.hardware.keeper import Keeper
@@ -65,6 +67,9 @@ class Tools(Protocol):
     ) -> HardwareInjector | None:
         """The machine below a node, where the lab has a hold of it."""
 
+    def limits_file(self, lab: str) -> Path:
+        """Where the limits of a lab are kept."""
+
     def check_machine(self, progress: Progress) -> tuple[Check, ...]:
         """What this machine has and lacks for labs of virtual machines."""
 
@@ -83,6 +88,9 @@ class Session:
     lab: str = DEFAULT_LAB
     transport: Kind = "grpc"
     json: bool = False
+    within_s: float | None = None
+    """How long a node may take to answer one request; None: what is usual for the request."""
+
     _provider: Provider | None = field(default=None, init=False)
     _agents: dict[str, AgentClient] = field(default_factory=dict, init=False)
     _keepers: dict[str, Keeper] = field(default_factory=dict, init=False)
@@ -121,13 +129,11 @@ class Session:
             self._provider = self.tools.open_lab(self.lab)
         return self._provider
 
-    def nodes(self, names: Sequence[str] = ()) -> tuple[Node, ...]:
-        """The nodes of these names in this order, each once; all where no name is given."""
-        known = {node.name: node for node in self.provider().nodes()}
-        for name in names:
-            if name not in known:
-                raise UsageError(f"lab {self.lab!r} has no node {name!r}", nearest(name, known, "nodes"))
-        return tuple(known[name] for name in (dict.fromkeys(names) or known))
+    def nodes(self, names: Sequence[str] = (), labels: Sequence[str] = ()) -> tuple[Node, ...]:
+        """The nodes of these names in this order, each once, that have these labels; nothing said: all."""
+        known = self.provider().nodes()
+        named = named_nodes(known, names, self.lab) if names else known
+        return labelled(named, labels) if labels else named
 
     def node(self, name: str) -> Node:
         """The node of that name."""
@@ -139,7 +145,8 @@ class Session:
             from labctl.transport.client import AgentClient
 
             transport = self.tools.transport(self.lab, node, self.transport)
-            self._agents[node.name] = AgentClient(self._open.enter_context(transport))
+            client = AgentClient(self._open.enter_context(transport), within_s=self.within_s)
+            self._agents[node.name] = client
         return self._agents[node.name]
 
     def injections(self, node: Node) -> Keeper:
@@ -189,13 +196,3 @@ def show(what: RenderableType | str) -> None:
     text = "\n".join(line.rstrip() for line in captured.get().splitlines())
     if text:
         click.echo(text)
-
-
-def nearest(word: str, known: Iterable[str], what: str, otherwise: str = "") -> str:
-    """A hint for a name that is not known: the nearest ones, else `otherwise`, else all of them."""
-    names = list(known)
-    likeness = {name: difflib.SequenceMatcher(None, word, name).ratio() for name in names}
-    close = sorted((name for name in names if likeness[name] >= 0.5), key=lambda name: -likeness[name])[:3]
-    if close:
-        return f"did you mean {' or '.join(close)}?"
-    return otherwise or (f"{what}: {', '.join(names)}" if names else f"there are no {what}")

@@ -11,9 +11,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from labctl.cli.session import nearest
 from labctl.errors import UsageError
 from labctl.lab.model import Node
+from labctl.nearest import nearest
 
 NUMBERS = ("one", "minority", "majority", "all")
 _LABEL = re.compile(r"^([A-Za-z0-9][A-Za-z0-9_.-]*)=([A-Za-z0-9_.:-]*)$")

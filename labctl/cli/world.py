@@ -14,6 +14,8 @@ from labctl.lab.model import Node, Provider, Ready
 from labctl.progress import Progress
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from labctl.hardware.injector import HardwareInjector
     from labctl.lab.remote import Remote
     from labctl.lab.selfcheck import Check
@@ -80,6 +82,11 @@ class RealTools:
         if not isinstance(provider, QemuLab):
             return None
         return injector_of(provider, node, agent, self.ready(lab), progress)
+
+    def limits_file(self, lab: str) -> Path:
+        from labctl.lab import store
+
+        return store.lab_dir(lab) / "limits.json"
 
     def check_machine(self, progress: Progress) -> tuple[Check, ...]:
         from labctl.lab.selfcheck import check_machine

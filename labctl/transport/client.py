@@ -44,8 +44,10 @@ class AgentClient:
         transport: Transport,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        within_s: float | None = None,
     ) -> None:
-        self._transport, self._clock, self._sleep = transport, clock, sleep
+        """`within_s`: no request waits longer, whatever it would be given otherwise."""
+        self._transport, self._clock, self._sleep, self._within_s = transport, clock, sleep, within_s
 
     @property
     def node_name(self) -> str:
@@ -161,11 +163,13 @@ class AgentClient:
         return Repair(tuple(reply.done), tuple(reply.lost))
 
     def _ask(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
+        if self._within_s is not None:
+            timeout_s = min(timeout_s, self._within_s)
         return cast("Reply", self._transport.call(method, request, timeout_s))
 
     def _what_became_of(self, injection_id: str, lost: LabError, timeout_s: float) -> InjectionView:
         """The injection whose Apply was not answered, once it is decided. Raises `lost` where there is none."""
-        deadline = self._clock() + timeout_s
+        deadline = self._clock() + min(timeout_s, self._within_s or timeout_s)
         unknown = f"{lost.hint}; " if lost.hint else ""
         while True:
             try:

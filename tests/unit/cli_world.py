@@ -215,6 +215,9 @@ class World:
     ) -> HardwareInjector | None:
         return self.below.get(node.name)
 
+    def limits_file(self, lab: str) -> Path:
+        return self.directory / f"limits-{lab}.json"
+
     def check_machine(self, progress: Progress) -> tuple[Check, ...]:
         return self.checks
 

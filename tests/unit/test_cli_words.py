@@ -8,9 +8,9 @@ import pytest
 
 from labctl.cli.inject import ID_ALPHABET, new_injection_id
 from labctl.cli.parameters import example_lines, given_parameters, parameters_of
-from labctl.cli.session import nearest
 from labctl.lab.model import Node
 from labctl.lab.openssh import ssh_argv
+from labctl.nearest import nearest
 from labctl.report.duration import format_duration, parse_duration
 from tests.unit.toys import ToyDelay, ToyError
 

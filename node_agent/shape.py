@@ -69,7 +69,8 @@ class Shape(_Value):
     burst_bytes: int = Field(default=0, ge=0, le=2**30)
     queue_bytes: int = Field(default=0, ge=0, le=2**30)
     max_packet_bytes: int = Field(default=0, ge=0, le=MAX_PACKET)
-    seed: int = Field(default=0, ge=0, lt=2**63)
+    seed: int | None = Field(default=None, ge=0, lt=2**63)
+    """Decides the draws, where the kernel takes a seed (capability net.netem_seed); None: the kernel's own."""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Shape:

@@ -13,6 +13,8 @@ from typing import Protocol
 from node_agent.host.mounting import Filesystems, FilesystemsReader
 from node_agent.host.processes import Processes, Services, ServicesReader
 from node_agent.host.room import Space, SpaceReader, Stops, StopsReader
+from node_agent.host.routing import Routing, RoutingReader
+from node_agent.host.settings import Settings, SettingsReader
 from node_agent.rules import Hook, Rule, RuleState, Sample
 
 SECTOR = 512
@@ -239,6 +241,10 @@ class Reader(Protocol):
     @property
     def stops(self) -> StopsReader: ...
     @property
+    def routing(self) -> RoutingReader: ...
+    @property
+    def settings(self) -> SettingsReader: ...
+    @property
     def services(self) -> ServicesReader: ...
     def read_text(self, path: str) -> str:
         """A whole text file. Raises OSError."""
@@ -284,6 +290,10 @@ class Host(Protocol):
     def space(self) -> Space: ...
     @property
     def stops(self) -> Stops: ...
+    @property
+    def routing(self) -> Routing: ...
+    @property
+    def settings(self) -> Settings: ...
     @property
     def services(self) -> Services: ...
     @property

@@ -19,7 +19,9 @@ from node_agent.host.helpers import HelperProcesses
 from node_agent.host.log import KernelLog
 from node_agent.host.loop import LoopDevices
 from node_agent.host.network import NetworkState
+from node_agent.host.rtnetlink import KernelRouting
 from node_agent.host.services import SystemdUnits
+from node_agent.host.settings import ConfigFiles
 from node_agent.host.signals import ProcessSignals
 from node_agent.host.space import FileSystemSpace
 from node_agent.host.stopping import FileSystemStops
@@ -41,6 +43,8 @@ class RealHost:
         self.network = NetworkState(self.query)
         self.space = FileSystemSpace()
         self.stops = FileSystemStops()
+        self.routing = KernelRouting()
+        self.settings = ConfigFiles()
         self.services = SystemdUnits(self.query)
         self.processes = ProcessSignals()
 

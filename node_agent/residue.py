@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from pydantic import BaseModel, ConfigDict
 
+from node_agent.clock_state import clock_state, same_clock
 from node_agent.fault import TAG_PREFIX, tag_of
 from node_agent.host import Reader
 from node_agent.steps import ram_disk
@@ -23,7 +24,7 @@ State = dict[str, dict[str, str]]
 SYSCTLS = (
     "kernel/panic", "kernel/panic_on_oops", "kernel/hung_task_timeout_secs", "kernel/pid_max",
     "kernel/threads-max", "vm/overcommit_memory", "vm/overcommit_ratio", "vm/swappiness",
-    "fs/file-max", "fs/nr_open",
+    "kernel/sched_rt_runtime_us", "fs/file-max", "fs/nr_open",
     "net/ipv4/ip_forward", "net/ipv4/ip_local_port_range", "net/ipv4/tcp_mtu_probing", "net/core/somaxconn",
 )  # fmt: skip
 """Settings that faults of the catalogue touch, below /proc/sys."""
@@ -128,7 +129,7 @@ def _files(reader: Reader) -> dict[str, str]:
 CATEGORIES: Mapping[str, Callable[[Reader], dict[str, str]]] = {
     "dm": _dm, "loop": _loops, "mount": _mounts, "qdisc": _qdiscs, "nft": _nft, "bpf": _bpf,
     "cgroup": _cgroups, "sysctl": _sysctls, "cpu": _cpus, "file": _files,
-    "value": _kernel_values,
+    "value": _kernel_values, "clock": clock_state,
 }  # fmt: skip
 
 
@@ -149,7 +150,7 @@ def compare(
         old, new = before.get(category, {}), after.get(category, {})
         for item in sorted({*old, *new}):
             was, now = old.get(item, ""), new.get(item, "")
-            if was == now:
+            if was == now or (category == "clock" and same_clock(was, now)):
                 continue
             text = f"{item} {now}"
             holder = _owner(text, ids)

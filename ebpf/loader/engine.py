@@ -22,6 +22,7 @@ from ebpf.loader.hooks import Hooks
 from ebpf.loader.libbpf import BpfError, Link, Map, Object, RingBuffer, all_links
 from ebpf.loader.table import RuleTable
 from node_agent.errors import ApplyError
+from node_agent.host.steady import steady_s
 from node_agent.rules import Hook, Rule, RuleState, Sample
 
 GRACE_S = 60.0
@@ -136,10 +137,13 @@ class Engine:
                 raise
 
     def hold(self, tag: str, expires: float) -> None:
-        """Let a rule bite until `expires`, seconds since boot. Absent is fine."""
+        """Let a rule bite until `expires`, seconds since boot. Absent is fine.
+
+        The programs read the kernel's boot clock, which may go at another rate than the hardware's.
+        """
         with self._lock:
             if self._table and tag in self._table.tags():
-                self._table.hold(tag, int(expires * 1e9))
+                self._table.hold(tag, _now_ns() + int((expires - steady_s()) * 1e9))
 
     def remove(self, tag: str) -> None:
         """Take a rule out, and detach what no other rule needs. Absent is fine."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from node_agent.host.clock import Clock, ClockReader
 from node_agent.host.mounting import Filesystems, FilesystemsReader
 from node_agent.host.processes import Processes, Services, ServicesReader
 from node_agent.host.room import Space, SpaceReader, Stops, StopsReader
@@ -245,6 +246,8 @@ class Reader(Protocol):
     @property
     def settings(self) -> SettingsReader: ...
     @property
+    def clock(self) -> ClockReader: ...
+    @property
     def services(self) -> ServicesReader: ...
     def read_text(self, path: str) -> str:
         """A whole text file. Raises OSError."""
@@ -262,7 +265,7 @@ class Reader(Protocol):
         """Standard output of a command that only looks; None where it is absent or fails."""
 
     def boottime(self) -> float:
-        """Seconds since boot, suspended time included (CLOCK_BOOTTIME): never stepped by anybody."""
+        """Seconds since boot, suspended time included, as the hardware counts them: nobody steps or hurries it."""
 
     def boot_id(self) -> str: ...
 
@@ -294,6 +297,8 @@ class Host(Protocol):
     def routing(self) -> Routing: ...
     @property
     def settings(self) -> Settings: ...
+    @property
+    def clock(self) -> Clock: ...
     @property
     def services(self) -> Services: ...
     @property

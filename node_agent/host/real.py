@@ -24,7 +24,9 @@ from node_agent.host.services import SystemdUnits
 from node_agent.host.settings import ConfigFiles
 from node_agent.host.signals import ProcessSignals
 from node_agent.host.space import FileSystemSpace
+from node_agent.host.steady import steady_s
 from node_agent.host.stopping import FileSystemStops
+from node_agent.host.system_clock import SystemClock
 
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
@@ -45,6 +47,7 @@ class RealHost:
         self.stops = FileSystemStops()
         self.routing = KernelRouting()
         self.settings = ConfigFiles()
+        self.clock = SystemClock()
         self.services = SystemdUnits(self.query)
         self.processes = ProcessSignals()
 
@@ -96,7 +99,7 @@ class RealHost:
         return done.stdout
 
     def boottime(self) -> float:
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
+        return steady_s()
 
     def boot_id(self) -> str:
         return self.read_text("/proc/sys/kernel/random/boot_id").strip()

@@ -66,6 +66,7 @@ class Rig:
         quiet = not self.kernel.loops and not strays and not helpers and not rules and at_rest(self.kernel.texts)
         well = not self.kernel.ailments and not self.kernel.reactions
         well = well and simulated_processes.at_rest(self.kernel.texts, self.kernel.services)
+        well = well and self.kernel.time.at_rest(self.kernel.clock)
         return quiet and well and self.kernel.dm == self.healthy
 
     def apply(self, injector: Injector, case: tuple[str, Mapping[str, Any]], lease_s: float = 60) -> bool:

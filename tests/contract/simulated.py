@@ -17,6 +17,7 @@ from node_agent.host.mounting import Mounted
 from tests.contract import cgroup_io, facilities, simulated_processes
 from tests.contract.filesystems import SimulatedFilesystems
 from tests.contract.rule_table import SimRule, SimulatedBpf, cgroup_texts, systemctl
+from tests.contract.simulated_clock import SimClock, SimulatedClock
 from tests.contract.simulated_disks import PLAIN, SimulatedDisks, SimulatedDm, SimulatedLoops
 from tests.contract.simulated_processes import SimService, SimulatedProcesses, SimulatedServices
 from tests.contract.simulated_space import SimulatedSpace, SimulatedStops
@@ -72,6 +73,7 @@ class Kernel:
     boot: int = 1
     clock: float = 1000.0
     wall: float = 1.8e9
+    time: SimClock = field(default_factory=SimClock)
     next_minor: int = 1
 
     def reboot(self) -> None:
@@ -86,6 +88,7 @@ class Kernel:
         self.services = simulated_processes.services()
         self.helpers, self.rules, self.reactions = {}, {}, {}
         self.boot, self.clock, self.next_minor = self.boot + 1, 10.0, 1
+        self.time = SimClock(since=10.0, booted=10.0)
 
 
 def fresh_kernel() -> Kernel:
@@ -136,6 +139,7 @@ class SimulatedHost:
         self.filesystems = SimulatedFilesystems(self)
         self.network = _Network()
         self.space, self.stops = SimulatedSpace(self), SimulatedStops(self)
+        self.clock = SimulatedClock(self)
         self.services, self.processes = SimulatedServices(self), SimulatedProcesses(self)
 
     def change(self) -> None:
@@ -225,8 +229,7 @@ class SimulatedHost:
         return f"boot-{self.kernel.boot}"
 
     def set_time(self, unix_s: float) -> None:
-        self.change()
-        self.kernel.wall = unix_s
+        self.clock.set_time(unix_s)
 
 
 class _Network:

@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
+from node_agent.catalog import find_fault, make_fault
+from node_agent.errors import Refusal
+from node_agent.fault import build_fault
+from node_agent.faults.network.chances import bursts_of, chance_for
+from node_agent.faults.network.shaping import ShapedFault
+from node_agent.lanes import LaneCounters
+from node_agent.shape import Shape
 from tests.vm import net_meter
 from tests.vm.net_meter import Echo, Flow
 
@@ -98,3 +106,125 @@ def test_a_distribution_is_believed_and_others_are_not(seed: int) -> None:
     assert not fits(even, normal(100, 60), 15) and not fits(bell, uniform(100, 60), 15)
     assert not fits(even, uniform(100, 30), 15) and not fits(even, uniform(140, 60), 15)
     assert not fits(even, uniform(60, 60), 15) and not fits([100.0] * 800, uniform(100, 60), 15)
+
+
+# -- what is asked of the kernel ----------------------------------------------------------------------------------
+
+
+def fault(name: str, **parameters: Any) -> ShapedFault:
+    made = make_fault(name, parameters)
+    assert isinstance(made, ShapedFault)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "shape"),
+    [
+        ("packet_loss", {"loss_percent": 100}, Shape(loss_percent=100)),
+        ("packet_loss", {"loss_percent": 20, "burst_packets": 5, "seed": 7},
+         Shape(bursts=bursts_of(20, 5), seed=7)),
+        ("packet_delay", {"delay_ms": 80}, Shape(delay_ms=80)),
+        ("packet_delay", {"delay_ms": 80, "jitter_ms": 9, "distribution": "pareto"},
+         Shape(delay_ms=80, jitter_ms=9, distribution="pareto")),
+        ("packet_jitter", {"jitter_ms": 30}, Shape(delay_ms=30, jitter_ms=30)),
+        ("packet_jitter", {"jitter_ms": 30, "delay_ms": 70}, Shape(delay_ms=70, jitter_ms=30)),
+        ("packet_reorder", {"reorder_percent": 25, "delay_ms": 20, "gap_packets": 5},
+         Shape(delay_ms=20, reorder_percent=25, reorder_gap=5)),
+        ("packet_duplicate", {"duplicate_percent": 3}, Shape(duplicate_percent=3)),
+        ("packet_corrupt", {"corrupt_percent": 4}, Shape(corrupt_percent=4)),
+        ("bandwidth_limit", {"rate_kbit": 2000, "burst_kib": 16, "queue_kib": 64},
+         Shape(rate_kbit=2000, burst_bytes=16384, queue_bytes=65536)),
+        ("mtu_blackhole", {"mtu_bytes": 1300}, Shape(max_packet_bytes=1300)),
+    ],
+)  # fmt: skip
+def test_parameters_become_a_shape(name: str, parameters: dict[str, Any], shape: Shape) -> None:
+    assert fault(name, **parameters).shape() == shape
+
+
+@pytest.mark.parametrize("name", ["loss", "reorder", "duplicate", "corrupt"])
+def test_a_correlation_does_not_change_the_share(name: str) -> None:
+    parameters = {f"{name}_percent": 10, "correlation_percent": 50}
+    shape = fault(f"packet_{name}", **parameters).shape().model_dump()
+    assert 27 < shape[f"{name}_percent"] < 28.5 and shape[f"{name}_correlation_percent"] == 50
+
+
+@pytest.mark.parametrize("correlation", [10, 50, 90])
+@pytest.mark.parametrize("percent", [1, 10, 50, 97])
+def test_netem_hits_the_share_that_was_wanted(percent: float, correlation: float) -> None:
+    """The kernel's own arithmetic, in integers of 32 bits."""
+    top, rho = 1 << 32, int(correlation / 100 * ((1 << 32) - 1)) + 1
+    threshold = int(chance_for(percent, correlation) / 100 * top)
+    chance, last, count, hits = random.Random(5), 0, 100_000, 0
+    for _ in range(count):
+        last = (chance.getrandbits(32) * (top - rho) + last * rho) >> 32
+        hits += last <= threshold
+    memory = (1 + correlation / 100) / (1 - correlation / 100)
+    assert net_meter.share_fits(hits, count, percent / 100, memory)
+
+
+def test_without_correlation_and_at_the_ends_the_chance_is_the_share() -> None:
+    assert (chance_for(10, 0), chance_for(100, 90), chance_for(0, 90)) == (10, 100, 0)
+
+
+def test_bursts_of_a_mean_length_make_up_the_share() -> None:
+    for percent, packets in ((20, 5), (1, 30), (40, 1), (99, 200)):
+        found = bursts_of(percent, packets)
+        assert found.mean_loss_percent == pytest.approx(percent) and found.leave_percent == 100 / packets
+    one = bursts_of(20, 5)
+    lost = with_losses(two_states(one.enter_percent / 100, one.leave_percent / 100, 1))
+    assert net_meter.bursts_fit(lost.bursts, 5)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "said"),
+    [
+        ("packet_loss", {"loss_percent": 0}, "loss_percent"),
+        ("packet_loss", {"loss_percent": 101}, "loss_percent"),
+        ("packet_loss", {"loss_persent": 10}, "loss_persent"),
+        ("packet_loss", {"loss_percent": 90, "burst_packets": 2}, "less than 66.67 percent"),
+        ("packet_loss", {"loss_percent": 100, "burst_packets": 9}, "less than 90 percent"),
+        ("packet_loss", {"burst_packets": 0.5}, "at least 1 packet"),
+        ("packet_loss", {"burst_packets": 5, "correlation_percent": 10}, "exclude each other"),
+        ("packet_loss", {"correlation_percent": 99}, "correlation_percent"),
+        ("packet_delay", {"delay_ms": 0}, "delay_ms"),
+        ("packet_delay", {"delay_ms": 10, "jitter_ms": 11}, "before it was sent"),
+        ("packet_jitter", {"delay_ms": 10, "jitter_ms": 11}, "before it was sent"),
+        ("packet_jitter", {"distribution": "gauss"}, "distribution"),
+        ("packet_reorder", {"delay_ms": 0}, "delay_ms"),
+        ("bandwidth_limit", {"rate_kbit": 7}, "rate_kbit"),
+        ("mtu_blackhole", {"mtu_bytes": 67}, "mtu_bytes"),
+        ("mtu_blackhole", {"direction": "up"}, "direction"),
+    ],
+)
+def test_wrong_parameters_are_refused(name: str, parameters: dict[str, Any], said: str) -> None:
+    with pytest.raises(Refusal, match=said):
+        build_fault(find_fault(name), parameters)
+
+
+COUNTED = LaneCounters(matched=1000, dropped=97, waiting=3, sent=950)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "hits"),
+    [
+        ("packet_loss", {}, 97),
+        ("packet_delay", {}, 1000),
+        ("packet_duplicate", {}, 50),
+        ("packet_corrupt", {"corrupt_percent": 5}, 50),
+        ("packet_reorder", {"reorder_percent": 50, "gap_packets": 5}, 100),
+        ("mtu_blackhole", {}, 97),
+    ],
+)
+def test_what_counts_as_a_hit(name: str, parameters: dict[str, Any], hits: int) -> None:
+    assert fault(name, **parameters).hits(COUNTED) == hits
+
+
+def test_signs_are_of_the_protocol_and_the_direction() -> None:
+    assert [s.name for s in fault("packet_loss").signs(None)] == ["Tcp RetransSegs"]
+    assert fault("packet_loss", protocol="udp").signs(None) == ()
+    assert [s.name for s in fault("packet_corrupt", direction="in").signs(None)] == ["Tcp InCsumErrors"]
+    assert len(fault("packet_duplicate").signs(None)) == 2
+
+
+def test_the_other_names_of_packet_loss() -> None:
+    assert fault("packet_loss_sendto").direction == "out" and fault("packet_loss_recvfrom").direction == "in"

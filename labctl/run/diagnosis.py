@@ -1,9 +1,9 @@
 """What a solver says is wrong, in words of a closed vocabulary, and how near it came. Pure.
 
-A diagnosis is a set of triples: which component, what is wrong with it, and how far it reaches. The vocabulary of a
-problem is given to the solver and has decoys: words that would be right for another cause of the same symptoms.
-Graded by code: *exact* when the triples are those of the cause, *partial* when something of it is right and nothing
-is made up, *wrong* otherwise.
+A diagnosis is a set of triples: which component, what is wrong with it, and how far it reaches. The vocabulary of
+a problem is given to the solver and has decoys: words that would be right for another cause of the same symptoms.
+Graded by code: *exact* when the triples are those of the cause, *partial* when something of it is right and
+nothing is made up, *wrong* otherwise.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Vocabulary(_Value):
 
 
 class Diagnosis(_Value):
-    """What a solver submitted. `healthy`: nothing is wrong, and nothing is to be repaired. `text`: in its words."""
+    """What a solver submitted. `healthy`: nothing is wrong, and nothing is to be repaired. `text`: its words."""
 
     triples: tuple[Triple, ...] = Field(default=(), max_length=16)
     healthy: bool = False

@@ -70,7 +70,7 @@ def test_naming_everything_is_wrong() -> None:
 )  # fmt: skip
 def test_what_says_nothing_is_told_in_one_line(data: Any, reason: str) -> None:
     text = data if isinstance(data, str) else json.dumps(data)
-    with pytest.raises(DiagnosisError, match="^[^\n]*$") as told:
+    with pytest.raises(DiagnosisError, match=r"^[^\n]*$") as told:
         parse_diagnosis(text, WORDS)
     assert reason in str(told.value)
 

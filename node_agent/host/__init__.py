@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from node_agent.host.clock import Clock, ClockReader
+from node_agent.host.frames import FramesReader
+from node_agent.host.links import Links, LinksReader
 from node_agent.host.mounting import Filesystems, FilesystemsReader
 from node_agent.host.processes import Processes, Services, ServicesReader
 from node_agent.host.room import Space, SpaceReader, Stops, StopsReader
@@ -217,6 +219,17 @@ class NetworkReader(Protocol):
     def ruleset(self) -> str:
         """What `nft -s list ruleset` says; empty where there is no nft."""
 
+    def rule_counters(self, family: str, table: str) -> Mapping[str, tuple[int, int]]:
+        """Packets and bytes of the named counters of a netfilter table; none where there is no such table."""
+
+
+class Network(NetworkReader, Protocol):
+    def load_rules(self, script: str) -> None:
+        """Change the netfilter ruleset by commands of nft(8), one a line: all of them at once, or none.
+
+        Raises :class:`CommandError`.
+        """
+
 
 class Reader(Protocol):
     """The machine, read only."""
@@ -235,6 +248,8 @@ class Reader(Protocol):
     def bpf(self) -> BpfReader: ...
     @property
     def network(self) -> NetworkReader: ...
+    @property
+    def links(self) -> LinksReader: ...
     @property
     def filesystems(self) -> FilesystemsReader: ...
     @property
@@ -286,7 +301,9 @@ class Host(Protocol):
     @property
     def bpf(self) -> Bpf: ...
     @property
-    def network(self) -> NetworkReader: ...
+    def network(self) -> Network: ...
+    @property
+    def links(self) -> Links: ...
     @property
     def filesystems(self) -> Filesystems: ...
     @property

@@ -19,6 +19,8 @@ from node_agent.host.helpers import HelperProcesses
 from node_agent.host.log import KernelLog
 from node_agent.host.loop import LoopDevices
 from node_agent.host.network import NetworkState
+from node_agent.host.physical import PhysicalMemory
+from node_agent.host.rtlinks import KernelLinks
 from node_agent.host.rtnetlink import KernelRouting
 from node_agent.host.services import SystemdUnits
 from node_agent.host.settings import ConfigFiles
@@ -43,6 +45,7 @@ class RealHost:
         self.bpf = Engine()
         self.filesystems = FileSystems()
         self.network = NetworkState(self.query)
+        self.links = KernelLinks(self.run)
         self.space = FileSystemSpace()
         self.stops = FileSystemStops()
         self.routing = KernelRouting()

@@ -1,0 +1,133 @@
+"""A process that keeps values in files of control groups, also in those that are made anew by a restart.
+
+Its first line of standard input is JSON: `values`, what each file should say; `switches`, files that must have
+`controller` on for that, the highest first; with `pause_s` and `run_s` the values stand for so long, and `rest`
+for so long, in turn. `stop` has pairs of a process and its start time, which SIGSTOP and SIGCONT stop and continue
+in that time.
+
+It answers each further line with its counters, and ends with its standard input. Only the standard library.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+TURN_S = 0.05
+_GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
+"""PermissionError: a file that control groups do not have cannot be made."""
+
+
+@dataclass
+class Keeper:
+    """What is to be kept, and how often it was set. `folders` that were gone and are back count as followed."""
+
+    values: Mapping[str, str]
+    switches: Sequence[str] = ()
+    controller: str = ""
+    rest: str = ""
+    descriptors: Sequence[int] = ()
+    missing: set[str] = field(default_factory=set)
+    counters: dict[str, int] = field(default_factory=lambda: {"pauses": 0, "followed": 0, "set_again": 0})
+
+    def hold(self) -> None:
+        """Set what does not say what it should."""
+        for path, value in self.values.items():
+            found = read(path)
+            if found == value:
+                continue
+            if not os.path.isdir(os.path.dirname(path)):  # noqa: PTH112, PTH120
+                self.missing.add(path)
+                continue
+            for switch in self.switches:
+                if self.controller not in read(switch).split():
+                    write(switch, f"+{self.controller}")
+            if write(path, value):
+                new = path in self.missing
+                self.missing.discard(path)
+                self.counters["followed" if new else "set_again"] += 1
+
+    def pause(self, on: bool) -> None:
+        """Set them all, or let them rest."""
+        self.counters["pauses"] += on
+        for path, value in self.values.items():
+            write(path, value if on else self.rest)
+        for fd in self.descriptors:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(fd, signal.SIGSTOP if on else signal.SIGCONT)
+
+
+def read(path: str) -> str:
+    """What a file says; empty where it is gone."""
+    try:
+        with open(path) as file:  # noqa: PTH123
+            return file.read().strip()
+    except OSError:  # gone, or its control group is on its way out (ENODEV)
+        return ""
+
+
+def write(path: str, text: str) -> bool:
+    """Whether the file took it."""
+    try:
+        fd = os.open(path, os.O_WRONLY)
+    except _GONE:
+        return False
+    try:
+        os.write(fd, text.encode())
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def open_processes(wanted: Sequence[tuple[int, int]]) -> list[int]:
+    """Descriptors of those that are still the same: started at that tick (proc_pid_stat(5), field 22)."""
+    found = []
+    for pid, started in wanted:
+        with suppress(ProcessLookupError):
+            fd = os.pidfd_open(pid)
+            words = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+            if words and int(words[19]) == started:
+                found.append(fd)
+            else:
+                os.close(fd)
+    return found
+
+
+def main() -> int:
+    """Keep until standard input ends."""
+    wanted: dict[str, Any] = json.loads(sys.stdin.readline())
+    keeper = Keeper(
+        wanted["values"], wanted.get("switches", ()), wanted.get("controller", ""), wanted.get("rest", ""),
+        open_processes(wanted.get("stop", ())),
+    )  # fmt: skip
+    spans = (float(wanted.get("run_s", 0)), float(wanted.get("pause_s", 0)))
+    on = True
+    keeper.pause(on)
+    turns_at = time.monotonic() + spans[1] if spans[0] else float("inf")
+    print("ready", flush=True)
+    while True:
+        if on:
+            keeper.hold()
+        rest = max(0.0, turns_at - time.monotonic())
+        if select.select([0], [], [], min(TURN_S, rest))[0]:
+            if not os.read(0, 4096):
+                return 0
+            print(json.dumps({"counters": keeper.counters, "on": on}), flush=True)
+        if time.monotonic() >= turns_at:
+            on = not on
+            keeper.pause(on)
+            turns_at += spans[on]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

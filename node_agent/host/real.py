@@ -48,6 +48,7 @@ class RealHost:
         self.links = KernelLinks(self.run)
         self.space = FileSystemSpace()
         self.stops = FileSystemStops()
+        self.frames = PhysicalMemory()
         self.routing = KernelRouting()
         self.settings = ConfigFiles()
         self.clock = SystemClock()

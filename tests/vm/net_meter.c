@@ -1,7 +1,8 @@
 /* Runs on a node: what the network does to packets, seen from outside of any fault.
  *
  *   net_meter serve PORT...                       echo UDP and take or give TCP streams, on IPv4 and IPv6, until killed
- *   net_meter udp GAP_US COUNT LINGER_MS FLOW...  COUNT packets of each flow, one of each every GAP_US; JSON
+ *   net_meter udp GAP_US COUNT LINGER_MS FLOW...  COUNT packets of each flow, one of each every GAP_US; JSON. SIGINT
+ *                                                 ends it early
  *   net_meter tcp put|get BYTES DEADLINE_MS FLOW  a stream of so many bytes; JSON
  *
  * A flow is ADDRESS/PORT/SIZE[n]: bytes of UDP payload, of which 24 are a header; n: without the checksum of UDP (IPv4
@@ -48,6 +49,14 @@ struct flow {
 	size_t echoed, room;
 	int fd;
 };
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int number)
+{
+	(void)number;
+	interrupted = 1;
+}
 
 static void die(const char *what)
 {
@@ -311,9 +320,15 @@ static int udp(uint64_t gap_us, uint32_t count, uint64_t linger_ms, int flows, c
 		fds[i] = (struct pollfd){.fd = all[i].fd, .events = POLLIN};
 	}
 	while (seq < count || now_us() < end) {
-		uint64_t now = now_us(), until = seq < count ? next : end;
+		uint64_t now, until;
 		struct timespec wait = {0, 0};
 
+		if (interrupted && seq < count) {
+			count = seq;
+			end = now_us() + linger_ms * 1000;
+		}
+		now = now_us();
+		until = seq < count ? next : end;
 		if (seq < count && now >= next) {
 			for (int i = 0; i < flows; i++)
 				send_one(&all[i], seq);
@@ -322,6 +337,7 @@ static int udp(uint64_t gap_us, uint32_t count, uint64_t linger_ms, int flows, c
 			if (seq == count)
 				end = now_us() + linger_ms * 1000;
 		} else {
+			until = until > now ? until : now;
 			wait.tv_sec = (time_t)((until - now) / 1000000);
 			wait.tv_nsec = (long)((until - now) % 1000000) * 1000;
 		}
@@ -392,6 +408,7 @@ static int tcp(bool put, uint64_t bytes, uint64_t deadline_ms, const char *text)
 int main(int argc, char **argv)
 {
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGINT, interrupt);
 	if (argc >= 3 && !strcmp(argv[1], "serve"))
 		return serve(argc - 2, argv + 2);
 	if (argc >= 6 && !strcmp(argv[1], "udp"))

@@ -84,9 +84,8 @@ class Spoiler:
     def _is_meant(self, packet: Packet, interface: int) -> bool:
         if self._finder is None:
             return True
-        found = self._finder.cgroup(
-            packet.protocol, packet.source, packet.source_port, packet.target, packet.target_port, interface
-        )
+        source, target = (packet.source, packet.source_port), (packet.target, packet.target_port)
+        found = self._finder.cgroup(packet.protocol, source, target, interface)
         return found in {number for folder in self._cgroups for number in _numbers(folder)}
 
 

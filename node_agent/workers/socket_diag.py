@@ -48,16 +48,14 @@ class SocketFinder:
     def __init__(self) -> None:
         self._channel = Channel(SOCK_DIAG)
 
-    def cgroup(
-        self, protocol: int, source: str, source_port: int, target: str, target_port: int, interface: int
-    ) -> int:
+    def cgroup(self, protocol: int, source: tuple[str, int], target: tuple[str, int], interface: int) -> int:
         """The number of the control group of the socket that a packet which came in is for; 0: there is none."""
-        family = socket.AF_INET6 if ":" in source else socket.AF_INET
-        remote, local = (_packed(one) for one in (source, target))
+        family = socket.AF_INET6 if ":" in source[0] else socket.AF_INET
+        remote, local = (_packed(one[0]) for one in (source, target))
         if protocol == UDP:  # the two ends change places there, for historical reasons (net/ipv4/udp_diag.c)
-            ends = _ID.pack(source_port, target_port, remote, local)
+            ends = _ID.pack(source[1], target[1], remote, local)
         else:
-            ends = _ID.pack(target_port, source_port, local, remote)
+            ends = _ID.pack(target[1], source[1], local, remote)
         request = (
             _REQUEST.pack(family, protocol, 0, 0xFFFFFFFF) + ends + struct.pack("=I", interface) + _ANY_COOKIE
         )

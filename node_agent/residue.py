@@ -121,6 +121,12 @@ def _kernel_values(reader: Reader) -> dict[str, str]:
     return {**values, FLAGGED_TASKS: f"{len(tasks)} tasks"} if tasks else values
 
 
+def _swaps(reader: Reader) -> dict[str, str]:
+    """Swap by its file or device: how much that takes is nobody's change."""
+    lines = reader.read_text("/proc/swaps").splitlines()[1:] if reader.exists("/proc/swaps") else []
+    return {line.split()[0]: " ".join(line.split()[1:3]) for line in lines if line.strip()}
+
+
 def _files(reader: Reader) -> dict[str, str]:
     places = ("/run/groundfault", ram_disk.PLACE)
     return {path: "file" for place in places for path in reader.glob(f"{place}/{TAG_PREFIX}*")}
@@ -129,7 +135,7 @@ def _files(reader: Reader) -> dict[str, str]:
 CATEGORIES: Mapping[str, Callable[[Reader], dict[str, str]]] = {
     "dm": _dm, "loop": _loops, "mount": _mounts, "qdisc": _qdiscs, "nft": _nft, "bpf": _bpf,
     "cgroup": _cgroups, "sysctl": _sysctls, "cpu": _cpus, "file": _files,
-    "value": _kernel_values, "clock": clock_state,
+    "value": _kernel_values, "swap": _swaps, "clock": clock_state,
 }  # fmt: skip
 
 

@@ -56,6 +56,10 @@ class Use:
         """What is live on a node."""
         return self.live.get(node, frozenset())
 
+    def without(self, injection_id: str) -> Use:
+        """The use if this injection were not there."""
+        return Use({name: ids - {injection_id} for name, ids in self.live.items()}, self.silent)
+
     def with_one(self, injection_id: str, nodes: Iterable[str]) -> Use:
         """The use once this injection stands on these nodes."""
         return Use({**self.live, **{name: self.of(name) | {injection_id} for name in nodes}}, self.silent)

@@ -7,16 +7,26 @@ import hashlib
 import re
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 from click.shell_completion import CompletionItem
 from pydantic import BaseModel
 
+from labctl.cli.aiming import (
+    chosen_data,
+    chosen_lines,
+    find_targets,
+    group_options,
+    targets_option,
+    without_need,
+)
 from labctl.cli.base import LabCommand, LabGroup, session_of
+from labctl.cli.fleet import some
+from labctl.cli.limits import Blast, limit_lines, refuse_exceeded
 from labctl.cli.names import AnyFault, built_aliases, known_faults, resolve_name
-from labctl.cli.options import duration_option, nodes_option
+from labctl.cli.options import duration_option, labels_option, within_option
 from labctl.cli.parameters import (
     NOTHING,
     example_lines,
@@ -27,10 +37,13 @@ from labctl.cli.parameters import (
     parameters_of,
     with_presets,
 )
-from labctl.cli.planting import Request, plan_everywhere, plant_everywhere
+from labctl.cli.planting import Request, plan_everywhere, plant_everywhere, take_back
 from labctl.cli.schedules import schedule_options, take_schedule
 from labctl.cli.session import Session
-from labctl.errors import UnsupportedError, UsageError
+from labctl.cli.targets import Chosen
+from labctl.errors import ExitCode, UnsupportedError, UsageError
+from labctl.lab.model import Node
+from labctl.limits import Gauge
 from labctl.report.duration import format_duration
 from labctl.report.injections import injected_text
 from labctl.report.plans import plan_text, reach_rows
@@ -45,7 +58,8 @@ from node_agent.leases import DEFAULT_LEASE_S
 ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _LEASE = format_duration(DEFAULT_LEASE_S)
 
-RESERVED = {"nodes", "lease_s", "plan", "injection_id", "lab", "transport", "json", "help"}
+RESERVED = {"nodes", "labels", "nodes_labelled", "groups", "one_way", "lease_s", "plan", "injection_id", "within",
+            "exceed_limits", "lab", "transport", "json", "help"}  # fmt: skip
 
 
 def new_injection_id() -> str:
@@ -85,13 +99,15 @@ class InjectGroup(LabGroup):
 
 def fault_command(fault: AnyFault, name: str = "", presets: Mapping[str, Any] = NOTHING) -> click.Command:
     """The subcommand of a fault, or of another name of it with some parameters preset."""
-    parameters = with_presets(parameters_of(fault), presets)
+    parameters = without_need(with_presets(parameters_of(fault), presets))
     clash = RESERVED & {p.name for p in parameters}
     if clash:
         raise ValueError(f"fault {fault.name} has a field {clash.pop()!r}, which is an option of every fault")
     options: list[click.Parameter] = []
     for parameter in parameters:
         options += [option_for(parameter), *(schedule_options(fault) if parameter.name == "schedule" else ())]
+
+    options += group_options(fault)
 
     @click.pass_context
     def run(ctx: click.Context, /, **options: Any) -> int:
@@ -125,12 +141,22 @@ def _examples(fault: AnyFault, name: str, presets: Mapping[str, Any]) -> list[st
 
 def _shared_options(function: Any) -> Any:
     for decorator in (
-        click.option("--id", "injection_id", metavar="ID", callback=_check_id,
-                     help="Id of the injection; giving it again is the same injection.  [default: random]"),
+        within_option(),
+        click.option(
+            "--id",
+            "injection_id",
+            metavar="ID",
+            callback=_check_id,
+            help="Id of the injection; giving it again is the same injection.  [default: random]",
+        ),
+        click.option(
+            "--exceed-limits", is_flag=True, help="Even where the lab's limits forbid it: labctl limits."
+        ),
         click.option("--plan", is_flag=True, help="Only say what would be done; change nothing."),
         duration_option(required=False, help=f"Lease; when it ends the fault heals.  [default: {_LEASE}]"),
-        nodes_option(required=True, help="Node to plant it on; may be repeated."),
-    ):  # fmt: skip
+        labels_option("Only nodes with this label, or draw among them; may be repeated: all of them."),
+        targets_option(),
+    ):
         function = decorator(function)
     return function
 
@@ -141,15 +167,30 @@ def _check_id(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     return value
 
 
-def build_request(fault: AnyFault, options: Mapping[str, Any], presets: Mapping[str, Any] = NOTHING) -> Request:
-    """What is asked of every node. Raises :class:`UsageError` naming the parameter that is wrong."""
+def build_request(
+    fault: AnyFault, options: Mapping[str, Any], presets: Mapping[str, Any] = NOTHING, nodes: Sequence[Node] = ()
+) -> tuple[Request, Chosen]:
+    """What is asked of which nodes. Raises :class:`UsageError` naming the parameter that is wrong."""
     given = {**presets, **given_parameters(options, parameters_of(fault))}
     words = {}
     if scheduled := take_schedule(options) if "schedule" in fault.model_fields else None:
         words["schedule"], given["schedule"] = scheduled
     injection_id = options.get("injection_id") or new_injection_id()
+    seed = int(given.get("seed", seed_of(injection_id)))
     if "seed" in fault.model_fields:
-        given.setdefault("seed", seed_of(injection_id))
+        given["seed"] = seed
+    targets = find_targets(fault, nodes, options, given, seed)
+    by_group = [(_built(fault, {**given, **more}, words), group) for more, group in targets.own]
+    return Request(
+        id=injection_id,
+        fault=fault.name,
+        parameters=by_group[0][0] if by_group else _built(fault, {**given, **targets.common}, words),
+        lease_s=options.get("lease_s") or 0.0,
+        own={node.name: parameters for parameters, group in by_group for node in group},
+    ), targets.chosen
+
+
+def _built(fault: AnyFault, given: Mapping[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
     try:
         built: BaseModel = build_fault(fault, given)
     except Refusal as refusal:
@@ -161,54 +202,80 @@ def build_request(fault: AnyFault, options: Mapping[str, Any], presets: Mapping[
             f"{name}: {what}",
             refusal.allowed or f"see: labctl inject {fault.name} --help",
         ) from None
-    return Request(
-        id=injection_id,
-        fault=fault.name,
-        parameters=built.model_dump(mode="json"),
-        lease_s=options.get("lease_s") or 0.0,
-    )
+    return built.model_dump(mode="json")
 
 
 def inject(
     session: Session, fault: AnyFault, options: Mapping[str, Any], presets: Mapping[str, Any] = NOTHING
 ) -> int:
-    """Plan on every node, then plant on every node, or on none."""
-    nodes = session.nodes(options["nodes"])
-    request = build_request(fault, options, presets)
-    plans = plan_everywhere(session, nodes, request)
+    """Plan on every node, then plant on every node, or on none; within the lab's limits, or not at all."""
+    request, chosen = build_request(fault, options, presets, session.provider().nodes())
+    plans = plan_everywhere(session, chosen.nodes, request)
+    new = [node for node in chosen.nodes if node.name in plans]
+    blast = Blast.of(session)
+    gauges = blast.gauges(session, request.id, new) if new else ()
     if options["plan"]:
-        _show_plans(session, request, plans)
-        return 3 if any(plan.missing for plan in plans.values()) else 0
+        _show_plans(session, request, chosen, plans, gauges)
+        return _planned_code(plans, () if options["exceed_limits"] else gauges)
     _refuse_missing(request, plans)
-    planted = plant_everywhere(session, nodes, request)
-    _show_planted(session, request, plans, planted)
+    if not options["exceed_limits"]:
+        refuse_exceeded(gauges, "nothing was changed")
+    planted = plant_everywhere(session, chosen.nodes, request)
+    if gauges and not options["exceed_limits"]:
+        _look_again(session, blast, request, new)
+    _show_planted(session, request, chosen, plans, planted)
     return 0
+
+
+def _look_again(session: Session, blast: Blast, request: Request, new: Sequence[Node]) -> None:
+    """Somebody else may have planted at the same time: then each of both takes back what is too much."""
+    try:
+        refuse_exceeded(blast.gauges(session, request.id, new), "")
+    except UsageError as exceeded:
+        raise take_back(session, new, request, exceeded) from None
+
+
+def _planned_code(plans: Mapping[str, PlanView], gauges: Sequence[Gauge]) -> int:
+    if any(plan.missing for plan in plans.values()):
+        return ExitCode.UNSUPPORTED
+    return ExitCode.USAGE if any(one.exceeded for one in gauges) else ExitCode.PASS
 
 
 def _refuse_missing(request: Request, plans: Mapping[str, PlanView]) -> None:
     lacking = [(node, m) for node, plan in plans.items() for m in plan.missing]
     if not lacking:
         return
-    reasons = "; ".join(f"{node} lacks {m.capability} ({m.reason})" for node, m in lacking)
-    remedies = "; ".join(dict.fromkeys(m.remedy for _, m in lacking if m.remedy))
+    reasons = some((f"{node} lacks {m.capability} ({m.reason})" for node, m in lacking), "; ")
+    remedies = some(dict.fromkeys(m.remedy for _, m in lacking if m.remedy), "; ")
     raise UnsupportedError(f"{request.fault} cannot be done: {reasons}; nothing was changed", remedies)
 
 
-def _show_plans(session: Session, request: Request, plans: Mapping[str, PlanView]) -> None:
+def _show_plans(
+    session: Session, request: Request, chosen: Chosen, plans: Mapping[str, PlanView], gauges: Sequence[Gauge]
+) -> None:
     data = {
         "id": request.id,
         "changed": False,
+        **chosen_data(chosen),
+        "limits": [one.data() for one in gauges],
         "plans": _plans_data(plans),
     }
-    session.answer(data, "\n\n".join(plan_text(node, plan, session.width) for node, plan in plans.items()))
+    texts = [plan_text(node, plan, session.width) for node, plan in plans.items()]
+    limits = "\n".join(["limits of the lab", *limit_lines(gauges)])
+    session.answer(data, "\n\n".join([*chosen_lines(chosen), *texts, limits]))
 
 
 def _show_planted(
-    session: Session, request: Request, plans: Mapping[str, PlanView], planted: Mapping[str, InjectionView]
+    session: Session,
+    request: Request,
+    chosen: Chosen,
+    plans: Mapping[str, PlanView],
+    planted: Mapping[str, InjectionView],
 ) -> None:
     now = dt.datetime.now()
     data = {
         "id": request.id,
+        **chosen_data(chosen),
         "injections": [one.model_dump(mode="json") for one in planted.values()],
         "plans": _plans_data(plans),
     }
@@ -218,7 +285,7 @@ def _show_planted(
         ("watch it", session.command(f"watch {request.id}")),
         ("heal it", session.command(f"recover {request.id}")),
     ]
-    session.answer(data, "\n\n".join([*texts, "\n".join(labelled(hints, ""))]))
+    session.answer(data, "\n\n".join([*chosen_lines(chosen), *texts, "\n".join(labelled(hints, ""))]))
 
 
 def _each_reach_once(plans: Mapping[str, PlanView]) -> dict[str, PlanView]:

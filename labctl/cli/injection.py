@@ -8,8 +8,15 @@ from collections.abc import Mapping, Sequence, Sized
 import click
 
 from labctl.cli.base import LabCommand, pass_session
-from labctl.cli.fleet import ask_all, failure, names_of, warn_all
-from labctl.cli.options import complete_injections, duration_option, injection_argument, nodes_option
+from labctl.cli.fleet import ask_all, failure, names_of, some, warn_all
+from labctl.cli.options import (
+    complete_injections,
+    duration_option,
+    injection_argument,
+    labels_option,
+    nodes_option,
+    within_option,
+)
 from labctl.cli.recovering import Outcome, find_injections, recover_everything, recover_ids
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, LabctlError, UsageError
@@ -20,10 +27,12 @@ from labctl.report.injections import evidence_text, injections_table, lease_text
 @click.command("injections", cls=LabCommand)
 @click.option("--all", "ended", is_flag=True, help="Also those that are over.")
 @nodes_option(required=False, help="Only this node; may be repeated.")
+@labels_option()
+@within_option()
 @pass_session
-def injections(session: Session, ended: bool, nodes: tuple[str, ...]) -> int:
+def injections(session: Session, ended: bool, nodes: tuple[str, ...], labels: tuple[str, ...]) -> int:
     """List the injections of all nodes."""
-    chosen = session.nodes(nodes)
+    chosen = session.nodes(nodes, labels)
     with session.patience(f"asking {names_of(chosen)}"):
         answers = find_injections(session, chosen, ended=ended)
     found = [one for several in answers.good.values() for one in several]
@@ -38,25 +47,30 @@ def injections(session: Session, ended: bool, nodes: tuple[str, ...]) -> int:
 @click.argument("ids", nargs=-1, metavar="[ID]...", shell_complete=complete_injections)
 @click.option("--all", "everything", is_flag=True, help="Everything on every node of the lab.")
 @nodes_option(required=False, help="Everything on this node; may be repeated.")
+@labels_option("Everything on the nodes with this label; may be repeated: all of them.")
+@within_option()
 @pass_session
-def recover(session: Session, ids: tuple[str, ...], everything: bool, nodes: tuple[str, ...]) -> int:
+def recover(
+    session: Session, ids: tuple[str, ...], everything: bool, nodes: tuple[str, ...], labels: tuple[str, ...]
+) -> int:
     """Take injections back: by id, by node, or all.
 
     An id is searched on all nodes of the lab. Ends with 75 where something could not be undone or a node could not
     be asked.
     """
-    if sum((bool(ids), everything, bool(nodes))) != 1:
+    if sum((bool(ids), everything, bool(nodes or labels))) != 1:
         raise UsageError(
             "give injection ids, or --node, or --all: exactly one of them", "see: labctl recover --help"
         )
-    chosen = session.nodes(nodes)
-    with session.patience(f"recovering {', '.join(ids) or 'everything'} on {names_of(chosen)}"):
+    chosen = session.nodes(nodes, labels)
+    with session.patience(f"recovering {some(ids) or 'everything'} on {names_of(chosen)}"):
         outcome = recover_ids(session, chosen, ids) if ids else recover_everything(session, chosen)
     return report_outcome(session, outcome)
 
 
 @click.command("stop", cls=LabCommand)
 @click.option("--clear", is_flag=True, help="Allow new faults again.")
+@within_option()
 @pass_session
 def stop(session: Session, clear: bool) -> int:
     """Heal everything on all nodes and refuse new faults.
@@ -70,7 +84,7 @@ def stop(session: Session, clear: bool) -> int:
         outcome = recover_everything(session, nodes, stop=True)
     stopped = [node.name for node in nodes if node.name not in outcome.unreachable]
     again = session.command("stop --clear")
-    tail = f"new faults are refused on {', '.join(stopped)} until: {again}" if stopped else ""
+    tail = f"new faults are refused on {some(stopped)} until: {again}" if stopped else ""
     return report_outcome(session, outcome, tail, stopped=stopped)
 
 
@@ -78,8 +92,8 @@ def _clear(session: Session, nodes: Sequence[Node]) -> int:
     with session.patience(f"asking {names_of(nodes)}"):
         answers = ask_all(nodes, lambda node: session.injections(node).recover(stop="clear"))
     if answers.bad:
-        raise failure(answers, f"cleared on: {', '.join(answers.good) or 'no node'}")
-    session.answer({"stopped": []}, f"new faults are allowed on {', '.join(answers.good)}")
+        raise failure(answers, f"cleared on: {some(answers.good) or 'no node'}")
+    session.answer({"stopped": []}, f"new faults are allowed on {some(answers.good)}")
     return ExitCode.PASS
 
 
@@ -93,7 +107,7 @@ def extend(session: Session, injection_id: str, lease_s: float) -> int:
     with session.patience(f"asking {names_of(holders)}"):
         answers = ask_all(holders, lambda node: session.injections(node).extend(injection_id, lease_s))
     if answers.bad:
-        raise failure(answers, f"extended on: {', '.join(answers.good) or 'no node'}")
+        raise failure(answers, f"extended on: {some(answers.good) or 'no node'}")
     now = dt.datetime.now()
     data = {"injections": [one.model_dump(mode="json") for one in answers.good.values()]}
     lines = [f"{one.id} ({one.fault} on {one.node}): {lease_text(one, now)}" for one in answers.good.values()]
@@ -113,7 +127,7 @@ def evidence(session: Session, injection_id: str) -> int:
     with session.patience(f"asking {names_of(holders)}"):
         answers = find_injections(session, holders, [injection_id], ended=True)
     if answers.bad:
-        raise failure(answers, f"answered: {', '.join(answers.good) or 'no node'}")
+        raise failure(answers, f"answered: {some(answers.good) or 'no node'}")
     found = [one for several in answers.good.values() for one in several]
     data = {"injections": [one.model_dump(mode="json") for one in found]}
     session.answer(data, "\n\n".join(evidence_text(one, session.width) for one in found))

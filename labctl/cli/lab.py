@@ -12,7 +12,8 @@ import click
 from pydantic import ValidationError
 
 from labctl.cli.base import LabCommand, pass_session
-from labctl.cli.fleet import ask_all
+from labctl.cli.fleet import ask_all, some
+from labctl.cli.options import labels_option, nodes_option
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, LabctlError, UsageError
 from labctl.invalid import first_problem
@@ -172,17 +173,20 @@ def down(session: Session, destroy: bool) -> None:
 
 
 @click.command("status", cls=LabCommand)
+@nodes_option(required=False, help="Only this node; may be repeated.")
+@labels_option()
 @pass_session
-def status(session: Session) -> int:
+def status(session: Session, nodes: tuple[str, ...], labels: tuple[str, ...]) -> int:
     """Show every node: agent, live injections, clock."""
-    return show_status(session, session.provider().status())
+    wanted = {node.name for node in session.nodes(nodes, labels)}
+    return show_status(session, [one for one in session.provider().status() if one.node.name in wanted])
 
 
 def show_status(session: Session, nodes: Sequence[NodeStatus]) -> int:
     """Print the state of all nodes. 75 where a node is stuck, 70 where one that runs does not answer."""
     running = {one.node.name: one for one in nodes if one.running}
     machines = [one.node for one in running.values()]
-    with session.patience(f"asking {', '.join(running)}"):
+    with session.patience(f"asking {some(running)}"):
         answers = ask_all(machines, lambda node: _report(session, running[node.name]))
     off = {one.node.name: _off(session, one) for one in nodes if not one.running}
     reports = [answers.good.get(one.node.name) or off[one.node.name] for one in nodes]
@@ -206,7 +210,9 @@ def _off(session: Session, one: NodeStatus) -> NodeReport:
     if session.injections(one.node).silent is not None:
         return _held(session, one)
     problem = "" if one.detail == "off" else one.detail
-    return NodeReport(name=one.node.name, address=one.node.address, running=False, problem=problem)
+    return NodeReport(
+        name=one.node.name, address=one.node.address, labels=one.node.labels, running=False, problem=problem
+    )
 
 
 def _held(session: Session, one: NodeStatus) -> NodeReport:
@@ -216,6 +222,7 @@ def _held(session: Session, one: NodeStatus) -> NodeReport:
     return NodeReport(
         name=one.node.name,
         address=one.node.address,
+        labels=one.node.labels,
         running=one.running,
         live=len(below) - stuck,
         stuck=stuck,
@@ -234,6 +241,7 @@ def _ask(session: Session, node: Node) -> NodeReport:
     return NodeReport(
         name=node.name,
         address=node.address,
+        labels=node.labels,
         running=True,
         agent="answers",
         agent_version=facts.agent_version,
@@ -252,6 +260,7 @@ def _silent(session: Session, one: NodeStatus, error: LabctlError) -> NodeReport
     return NodeReport(
         name=one.node.name,
         address=one.node.address,
+        labels=one.node.labels,
         running=True,
         agent="none" if none else "silent",
         problem=install if none else error.message,

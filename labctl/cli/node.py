@@ -8,15 +8,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from pydantic import ValidationError
+from rich.console import Group, RenderableType
 
 from labctl.cli.base import LabGroup, pass_session
+from labctl.cli.fleet import ask_all, failure, names_of, some
 from labctl.cli.lab import take_inventory
-from labctl.cli.options import node_argument
+from labctl.cli.options import complete_nodes, labels_option, node_argument
 from labctl.cli.session import Session
-from labctl.errors import ExitCode
+from labctl.cli.targets import parse_label
+from labctl.errors import ExitCode, UsageError
+from labctl.invalid import first_problem
 from labctl.lab.model import Node, Ready
 from labctl.report.duration import format_duration
 from labctl.report.injections import recovered_line
+from labctl.report.status import labels_text
 from labctl.report.text import PlainTable, labelled
 from node_agent.api.views import InjectionList, NodeFacts
 from node_agent.residue import Difference
@@ -58,20 +64,43 @@ def facts_text(found: NodeFacts) -> str:
 
 
 @node_group.command("residue")
-@node_argument()
+@click.argument("names", nargs=-1, metavar="[NODE]...", shell_complete=complete_nodes)
+@labels_option()
 @pass_session
-def residue(session: Session, node: str) -> int:
+def residue(session: Session, names: tuple[str, ...], labels: tuple[str, ...]) -> int:
     """What differs on a node from before its first fault.
 
-    And whose it is: a live injection's, somebody else's, or residue, which ends with 75.
+    And whose it is: a live injection's, somebody else's, or residue, which ends with 75. Several nodes, or those
+    with a label, are asked at once.
     """
-    with session.patience(f"asking {node}"):
-        entries = session.agent(session.node(node)).residue()
-    left = [one for one in entries if not one.injection and not one.foreign]
+    if not names and not labels:
+        raise UsageError("NODE is missing", "names of nodes, or --nodes-labelled KEY=VALUE")
+    nodes = session.nodes(names, labels)
+    with session.patience(f"asking {names_of(nodes)}"):
+        answers = ask_all(nodes, lambda node: session.agent(node).residue())
+    if answers.bad:
+        raise failure(answers, f"answered: {some(answers.good) or 'no node'}")
+    left = [one for found in answers.good.values() for one in found if not one.injection and not one.foreign]
     code = ExitCode.NODE_DIRTY if left else ExitCode.PASS
-    data = {"node": node, "entries": [one.model_dump(mode="json") for one in entries], "exit_code": int(code)}
-    session.answer(data, _residue_table(entries) if entries else f"{node}: no residue, everything is as it was")
+    each = [{"node": name, "entries": _entries(found)} for name, found in answers.good.items()]
+    data = {**each[0], "exit_code": int(code)} if len(each) == 1 else {"nodes": each, "exit_code": int(code)}
+    session.answer(data, _residue_page(answers.good))
     return code
+
+
+def _entries(found: Sequence[Difference]) -> list[dict[str, object]]:
+    return [one.model_dump(mode="json") for one in found]
+
+
+def _residue_page(found: Mapping[str, Sequence[Difference]]) -> RenderableType:
+    alone = len(found) == 1
+    parts: list[RenderableType] = []
+    for name, entries in found.items():
+        if entries:
+            parts += [*([] if alone else [f"{name}:"]), _residue_table(entries)]
+        else:
+            parts.append(f"{name}: no residue, everything is as it was")
+    return Group(*parts)
 
 
 def whose(entry: Difference) -> str:
@@ -174,6 +203,37 @@ def remove_command(session: Session, node: str) -> None:
         text = f"{node}: the agent and all its files are gone"
         text += f"; not the agent's, kept: {', '.join(kept)}" if kept else ""
     session.answer(data, text)
+
+
+@node_group.command("label")
+@node_argument()
+@click.argument("changes", nargs=-1, metavar="[KEY=VALUE|KEY-]...")
+@pass_session
+def label_command(session: Session, node: str, changes: tuple[str, ...]) -> None:
+    """Show or set the labels of a node; KEY- takes one off.
+
+    They choose nodes (`--nodes-labelled role=db`) and name groups that keep a quorum (quorum=etcd, see labctl
+    limits). The lab remembers them through reset, down and up. Real hosts have theirs from the inventory.
+    """
+    labels = relabelled(session.node(node).labels, changes)
+    if changes:
+        session.provider().set_labels(node, labels)
+    session.answer({"node": node, "labels": labels}, f"{node}: {labels_text(labels) or 'no labels'}")
+
+
+def relabelled(labels: Mapping[str, str], changes: Sequence[str]) -> dict[str, str]:
+    """The labels with these changes. Raises :class:`UsageError` for one that is none."""
+    found = dict(labels)
+    for change in changes:
+        if change.endswith("-") and "=" not in change:
+            found.pop(change[:-1], None)
+        else:
+            key, value = parse_label(change, "label")
+            found[key] = value
+    try:
+        return dict(Node(name="n", address="n", labels=found).labels)
+    except ValidationError as error:
+        raise UsageError(first_problem(error), "at most 63 letters, digits, dots, hyphens, underscores") from None
 
 
 COMMANDS = (node_group,)

@@ -7,10 +7,10 @@ Ctrl-C, what was planted elsewhere is taken back before labctl ends.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from labctl.cli.fleet import Answers, Round, ask_all, failure, names_of
+from labctl.cli.fleet import Answers, Round, ask_all, failure, names_of, some
 from labctl.cli.recovering import Outcome, recover_ids
 from labctl.cli.session import Session
 from labctl.errors import LabctlError, NodeDirtyError, UnsupportedError, UsageError
@@ -26,12 +26,18 @@ SETTLE_S = 30.0
 
 @dataclass(frozen=True)
 class Request:
-    """What every node is asked to plant."""
+    """What the nodes are asked to plant: all the same, or some of them with parameters of their own."""
 
     id: str
     fault: str
     parameters: Mapping[str, Any]
     lease_s: float
+    own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """All parameters of a node, by its name, where they are not :attr:`parameters`."""
+
+    def parameters_for(self, node: Node) -> Mapping[str, Any]:
+        """What this node is asked to plant."""
+        return self.own.get(node.name, self.parameters)
 
     @property
     def lease_text(self) -> str:
@@ -46,7 +52,7 @@ def plan_everywhere(session: Session, nodes: Sequence[Node], request: Request) -
         keeper = session.injections(node)
         if keeper.list(ended=True, ids=(request.id,)).injections:
             return None
-        return keeper.plan(request.id, request.fault, request.parameters)
+        return keeper.plan(request.id, request.fault, request.parameters_for(node))
 
     with session.patience(f"planning {request.fault} on {names_of(nodes)}"):
         answers = ask_all(nodes, ask)
@@ -59,7 +65,8 @@ def plant_everywhere(session: Session, nodes: Sequence[Node], request: Request) 
     """Plant on all nodes in parallel. Raises after everything was taken back where one of them fails."""
 
     def ask(node: Node) -> InjectionView:
-        return session.injections(node).apply(request.id, request.fault, request.parameters, request.lease_s)
+        parameters = request.parameters_for(node)
+        return session.injections(node).apply(request.id, request.fault, parameters, request.lease_s)
 
     asked = Round(nodes, ask)
     try:
@@ -84,17 +91,29 @@ def _take_back(
     failed = failure(answers, _taken_back_text(outcome, request, set(answers.good)))
     if outcome.clean:
         return failed
-    return NodeDirtyError(failed.message, session.command("injections"))
+    dirty = NodeDirtyError(failed.message, session.command("injections"))
+    stuck = {one.node: "; ".join(one.residue) for one in outcome.stuck}
+    dirty.nodes = {**failed.nodes, **stuck, **{name: one.message for name, one in outcome.unreachable.items()}}
+    return dirty
+
+
+def take_back(session: Session, nodes: Sequence[Node], request: Request, why: LabctlError) -> LabctlError:
+    """Recover what was planted after all, and say why. The error is another one where a node stays dirty."""
+    outcome = recover_ids(session, nodes, [request.id])
+    after = _taken_back_text(outcome, request, {node.name for node in nodes})
+    kind = type(why) if outcome.clean else NodeDirtyError
+    return kind(f"{why.message} ({after})", why.hint)
 
 
 def _taken_back_text(outcome: Outcome, request: Request, planted: set[str]) -> str:
     parts = []
-    healed = sorted({one.node for one in outcome.recovered} & planted)
+    healed = dict.fromkeys(one.node for one in outcome.recovered if one.node in planted)
     if healed:
-        parts.append(f"taken back on {', '.join(healed)}")
-    parts += [f"STUCK on {one.node}: {'; '.join(one.residue)}" for one in outcome.stuck]
+        parts.append(f"taken back on {some(healed)}")
+    if outcome.stuck:
+        parts.append(some((f"STUCK on {one.node}: {some(one.residue, '; ')}" for one in outcome.stuck), "; "))
     if outcome.unreachable:
-        lost = ", ".join(outcome.unreachable)
+        lost = some(outcome.unreachable)
         parts.append(f"{lost} cannot be asked: if the fault got there, it heals within {request.lease_text}")
     return "; ".join(parts) or "no node has the fault"
 

@@ -135,6 +135,11 @@ class Session:
         named = named_nodes(known, names, self.lab) if names else known
         return labelled(named, labels) if labels else named
 
+    @property
+    def limits_file(self) -> Path:
+        """Where this lab's limits are kept."""
+        return self.tools.limits_file(self.lab)
+
     def node(self, name: str) -> Node:
         """The node of that name."""
         return self.nodes([name])[0]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rich.text import Text
@@ -23,6 +23,7 @@ class NodeReport:
     name: str
     address: str
     running: bool
+    labels: Mapping[str, str] = field(default_factory=dict)
     agent: str = ""
     problem: str = ""
     agent_version: str = ""
@@ -34,16 +35,24 @@ class NodeReport:
 
     def data(self) -> dict[str, Any]:
         """For --json."""
-        return asdict(self)
+        return {**asdict(self), "labels": dict(self.labels)}
 
 
 def reports_table(reports: Sequence[NodeReport]) -> PlainTable:
-    """One node a row."""
-    rows = []
+    """One node a row; labels where there are any."""
+    labels = any(one.labels for one in reports)
+    rows: list[tuple[str | Text, ...]] = []
     for one in reports:
         state = Text("running", style="green") if one.running else Text("off", style="dim")
-        rows.append((one.name, one.address, state, _agent(one), _faults(one), clock_text(one), _note(one)))
-    return PlainTable(("NODE", "ADDRESS", "STATE", "AGENT", "FAULTS", "CLOCK", "NOTE"), rows)
+        said = [labels_text(one.labels)] if labels else []
+        rows.append((one.name, one.address, state, _agent(one), _faults(one), clock_text(one), *said, _note(one)))
+    heads = ("NODE", "ADDRESS", "STATE", "AGENT", "FAULTS", "CLOCK", *(["LABELS"] if labels else []), "NOTE")
+    return PlainTable(heads, rows)
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """ "quorum=etcd role=db"."""
+    return " ".join(f"{key}={value}" for key, value in sorted(labels.items()))
 
 
 def _agent(one: NodeReport) -> Text:

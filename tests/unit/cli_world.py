@@ -68,6 +68,8 @@ class ToyLab:
 
     def __init__(self) -> None:
         self.made: LabOptions | None = None
+        self.count = 0
+        """How many nodes, where that is more than `labctl up` would make."""
         self.off: set[str] = set()
         self.calls: list[str] = []
         self.console_file: Path | None = None
@@ -90,7 +92,7 @@ class ToyLab:
         self.calls.append("destroy")
 
     def nodes(self) -> tuple[Node, ...]:
-        count = (self.made or LabOptions()).nodes
+        count = self.count or (self.made or LabOptions()).nodes
         return tuple(
             Node(
                 name=f"w{n}", address="127.0.0.1", ssh_port=2200 + n, labels=self.labels.get(f"w{n}", {}),

@@ -100,7 +100,14 @@ def test_a_shell_completes_aliases_whose_fault_is_built(world: World) -> None:
         complete = ShellComplete(build_cli(), {"obj": Session(world)}, PROGRAM, VARIABLE)
         return {item.value for item in complete.get_completions(line, incomplete)}
 
-    assert words(["inject"], "toy_") == {"toy_error", "toy_delay", "toy_loss", "toy_reads", "toy_drops"}
+    assert words(["inject"], "toy_") == {
+        "toy_error",
+        "toy_delay",
+        "toy_loss",
+        "toy_partition",
+        "toy_reads",
+        "toy_drops",
+    }
     assert words(["faults", "show"], "toy_r") == {"toy_reads"}
     assert "--mode" in words(["inject", "toy_reads"], "--m")
     assert words(["inject", "toy_later"], "--m") == set()

@@ -60,6 +60,17 @@ class ToyLoss(Fault):
         return value
 
 
+class ToyPartition(Fault):
+    """A fault between nodes."""
+
+    name: ClassVar[str] = "toy_partition"
+    summary: ClassVar[str] = "toys do not hear of each other"
+    operator_sees: ClassVar[str] = "silence"
+
+    peers: tuple[str, ...] = Field(min_length=1, max_length=64, description="whom it does not hear")
+    direction: Literal["out", "in", "both"] = Field(default="both", description="which way")
+
+
 class ToyTarget(Target):
     """Where a toy fault lands."""
 

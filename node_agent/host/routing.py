@@ -42,6 +42,9 @@ class RoutingReader(Protocol):
     def attached(self, indexes: Sequence[int]) -> Sequence[Entry]:
         """What the kernel forgets when these interfaces are set down, in the order in which it can come back."""
 
+    def addresses(self) -> Sequence[Entry]:
+        """All addresses, IPv4 and IPv6."""
+
     def routes(self) -> Sequence[Entry]:
         """All routes of all tables, IPv4 and IPv6."""
 

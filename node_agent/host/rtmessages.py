@@ -26,6 +26,8 @@ RTA_CACHEINFO, RTA_TABLE, RTA_VIA, RTA_ENCAP_TYPE, RTA_ENCAP, RTA_NH_ID = 12, 15
 IFA_ADDRESS, IFA_LOCAL, IFA_CACHEINFO, IFA_FLAGS, IFA_PROTO = 1, 2, 6, 8, 11
 NDA_DST, NDA_LLADDR, NDA_CACHEINFO, NDA_PROBES = 1, 2, 3, 4
 NHA_ID, NHA_GROUP, NHA_OIF = 1, 2, 5
+_TOLD_OF_NEXTHOPS = (14, 15, 17)
+"""NHA_OP_FLAGS and statistics."""
 
 NUD_REACHABLE, NUD_STALE, NUD_NOARP, NUD_PERMANENT = 0x02, 0x04, 0x40, 0x80
 NUD_KNOWN = 0xDE
@@ -88,6 +90,7 @@ def entry_of(kind: EntryKind, body: bytes) -> Entry:
         found = [(k, v) for k, v in found if k not in (NDA_CACHEINFO, NDA_PROBES)]
     else:  # a nexthop: its scope and its state are told, and must not be said
         fields[1], fields[4] = 0, fields[4] & _ONLINK
+        found = [(k, v) for k, v in found if k & _TYPE_MASK not in _TOLD_OF_NEXTHOPS]
     return Entry(kind, (head.pack(*fields) + packed(found)).hex())
 
 
@@ -157,8 +160,21 @@ def by_kernel(entry: Entry) -> bool:
     return entry.kind == "address" and found.get(IFA_PROTO) == bytes((_LINK_LOCAL,))
 
 
+def never_by_hand(entry: Entry) -> bool:
+    """Whether only the kernel can make it as it was: IPv6 routes to its own addresses have metric 0."""
+    fields, _ = _split(entry)
+    return entry.kind == "route" and fields[0] == socket.AF_INET6 and by_kernel(entry)
+
+
 def _flags(fields: tuple[int, ...], found: dict[int, bytes]) -> int:
     return struct.unpack("=I", found[IFA_FLAGS])[0] if IFA_FLAGS in found else fields[2]
+
+
+def address_of(entry: Entry) -> str:
+    """The address itself of an entry of addresses."""
+    found = _split(entry)[1]
+    data = found.get(IFA_LOCAL) or found.get(IFA_ADDRESS, b"")
+    return str(ipaddress.ip_address(data)) if data else ""
 
 
 def nexthop_of(entry: Entry) -> int:
@@ -280,10 +296,9 @@ def with_state(entry: Entry, state: int) -> Entry:
 
 def shown(entry: Entry) -> str:
     """One line for people."""
-    fields, found = _split(entry)
+    fields, _ = _split(entry)
     if entry.kind == "address":
-        data = found.get(IFA_LOCAL) or found.get(IFA_ADDRESS, b"")
-        return f"address {ipaddress.ip_address(data)}/{fields[1]}" if data else "an address"
+        return f"address {address_of(entry)}/{fields[1]}"
     if entry.kind == "neighbour":
         one = neighbour_of(entry)
         return f"neighbour {one.address} {one.mac or 'proxy'}"

@@ -67,7 +67,7 @@ class KernelRouting:
         objects = single | {rt.nexthop_of(n) for n in nexthops if single & set(rt.members_of(n))}
         routes = [r for r in self.routes() if wanted & set(rt.interfaces_of(r)) or rt.nexthop_of(r) in objects]
         kept = [
-            *(rt.entry_of("address", body) for body in _dump(_GET_ADDRESS, rt.ADDRESS.pack(0, 0, 0, 0, 0))),
+            *self.addresses(),
             *(n for n in nexthops if rt.nexthop_of(n) in single),
             *(n for n in nexthops if rt.nexthop_of(n) in objects - single),  # groups of them
             *sorted(routes, key=_comes_back),
@@ -75,6 +75,9 @@ class KernelRouting:
         ]  # fmt: skip
         named = (e for e in kept if e.kind in ("route", "nexthop") or wanted & set(rt.interfaces_of(e)))
         return [entry for entry in named if not rt.learned(entry)]
+
+    def addresses(self) -> Sequence[Entry]:
+        return [rt.entry_of("address", body) for body in _addresses()]
 
     def routes(self) -> Sequence[Entry]:
         bodies = [b for f in _FAMILIES for b in _dump(_GET_ROUTE, rt.ROUTE.pack(f, *[0] * 8))]
@@ -117,7 +120,7 @@ class KernelRouting:
         try:
             path.write_text("1" if carrier else "0")
         except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL):
+            if error.errno in (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOENT):
                 return False
             raise
         return True
@@ -142,7 +145,7 @@ class KernelRouting:
         deadline = self._now() + timeout_s
         while self._now() < deadline and not (
             (not carrier or all(one.carrier for one in self.links() if one.index in indexes and one.up))
-            and not any(_tentative(body, indexes) for body in _dump(_GET_ADDRESS, rt.ADDRESS.pack(0, 0, 0, 0, 0)))
+            and not any(_tentative(body, indexes) for body in _addresses())
         ):
             time.sleep(_POLL_S)
 
@@ -166,6 +169,10 @@ def _is_proxy(entry: Entry) -> bool:
 def _tentative(body: bytes, indexes: Sequence[int]) -> bool:
     family, _, flags, _, index = rt.ADDRESS.unpack_from(body)
     return family == socket.AF_INET6 and index in indexes and bool(flags & _TENTATIVE)
+
+
+def _addresses() -> list[bytes]:
+    return _dump(_GET_ADDRESS, rt.ADDRESS.pack(socket.AF_UNSPEC, 0, 0, 0, 0))
 
 
 def _nexthops() -> list[bytes]:

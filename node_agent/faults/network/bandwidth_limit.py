@@ -42,8 +42,7 @@ class BandwidthLimit(ShapedFault):
 
     def shape(self) -> Shape:
         return Shape(
-            rate_kbit=self.rate_kbit, burst_bytes=self.burst_kib << 10, queue_bytes=self.queue_kib << 10,
-            seed=self.seed,
+            rate_kbit=self.rate_kbit, burst_bytes=self.burst_kib << 10, queue_bytes=self.queue_kib << 10
         )  # fmt: skip
 
     def backend(self) -> str:

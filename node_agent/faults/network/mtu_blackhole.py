@@ -41,7 +41,7 @@ class MtuBlackhole(ShapedFault):
     )
 
     def shape(self) -> Shape:
-        return Shape(max_packet_bytes=self.mtu_bytes, seed=self.seed)
+        return Shape(max_packet_bytes=self.mtu_bytes)
 
     def hits(self, counted: LaneCounters) -> int:
         return counted.dropped

@@ -43,6 +43,8 @@ class PacketDelay(ShapedFault):
         return self
 
     def shape(self) -> Shape:
+        if not self.jitter_ms:
+            return Shape(delay_ms=self.delay_ms)
         return Shape(
             delay_ms=self.delay_ms, jitter_ms=self.jitter_ms, distribution=self.distribution, seed=self.seed
         )

@@ -2,9 +2,9 @@
 
 On one node packets of one port get lost and do so no more, again and again: by the agent over an open gRPC
 connection, by the agent over SSH, by `tc` over one SSH connection that stays open, and by `tc` over a connection
-of its own each time. Timed is the whole answer. The agent plans, journals, builds a lane, looks whether it is there
-and compares the host before and after; `tc` puts netem at the root of the interface, where it meets everybody.
-Meanwhile packets of another port go to the second node and back, and are counted.
+of its own each time. Timed is the whole answer. The agent plans, journals, builds a lane, looks whether it is
+there and compares the host before and after; `tc` puts netem at the root of the interface, where it meets
+everybody. Meanwhile packets of another port go to the second node and back, and are counted.
 """
 
 from __future__ import annotations

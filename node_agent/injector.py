@@ -27,7 +27,7 @@ from node_agent.errors import (
     UnsupportedError,
 )
 from node_agent.facts import gather_facts
-from node_agent.fault import TAG_PREFIX, Capability, Evidence, Facts, Missing, PlanNotes, tag_of
+from node_agent.fault import TAG_PREFIX, Capability, Facts, Missing, PlanNotes, tag_of
 from node_agent.host import CommandError, Host
 from node_agent.host.mounting import Repair
 from node_agent.injection import ENDED, InjectionView, Live, Plan, checked_id
@@ -36,7 +36,8 @@ from node_agent.leases import checked_lease
 from node_agent.probe import run_probes
 from node_agent.residue import Difference, compare, look, residue_of
 from node_agent.returned_disk import repair_disk
-from node_agent.showing import lost_by, read_evidence, refuse_unaccepted
+from node_agent.set_clock import set_wall_clock
+from node_agent.showing import evidence_of_before, lost_by, read_evidence, refuse_unaccepted
 from node_agent.signs import mark
 from node_agent.undo import Applied, applied_steps, undo_all
 
@@ -174,6 +175,11 @@ class Injector:
         """Bring a disk back that failed below this system: :func:`node_agent.returned_disk.repair_disk`."""
         with self._lock:
             return repair_disk(self._host, f"disk-{checked_id(injection_id)}", disk)
+
+    def set_clock(self, unix_s: float) -> None:
+        """Set the wall clock: :func:`node_agent.set_clock.set_wall_clock`."""
+        with self._lock:
+            set_wall_clock(self._host, self._live.values(), self._baseline, unix_s)
 
     def set_stopped(self, stopped: bool) -> None:
         """Refuse new faults from now on, or allow them again."""
@@ -355,9 +361,7 @@ class Injector:
         """An injection of an earlier start that is over: its id stays taken, so a late retry plants nothing."""
         live = self._remembered(self._journal.closed_entry(injection_id), records, 0)
         reasons = [r["why"] for r in records if r.get("rec") == "recovering"]
-        hits = [r["hits"] for r in records if r.get("rec") == "closed"]
         live.state, live.reason, live.applied = "recovered", reasons[-1] if reasons else "restart", []
-        live.evidence = Evidence(armed=False, hits=hits[-1]) if hits else None
         live.lost = tuple(text for r in records if r.get("rec") == "closed" for text in r.get("lost", ()))
         return live
 
@@ -369,6 +373,7 @@ class Injector:
             lease_s=plan.get("lease_s", 0.0), began=now, expires=now, state="recovering",
             target_text=plan.get("target", ""), backend=plan.get("backend", ""), risks=plan.get("risks", {}),
             rebooted=plan.get("boot_id", self._host.boot_id()) != self._host.boot_id(),
+            evidence=evidence_of_before(records, self._host.boot_id()),
         )  # fmt: skip
         try:
             live.applied = list(applied_steps(records, corrupt))

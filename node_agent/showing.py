@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from node_agent.errors import AgentError, Refusal
 from node_agent.fault import Evidence, tag_of
 from node_agent.host import Reader
 from node_agent.injection import ENDED, Live, Plan
+from node_agent.journal import Record
 from node_agent.signs import seen
 
 
@@ -23,6 +26,21 @@ def read_evidence(reader: Reader, live: Live) -> Evidence | None:
             notes=(f"evidence cannot be read: {error}",),
             lost=_unknown(live, "its evidence cannot be read"),
         )
+
+
+def evidence_of_before(records: Sequence[Record], boot_id: str) -> Evidence | None:
+    """What the journal knows of an injection of an earlier process. The kernel knows nothing of an earlier boot.
+
+    A fault that may cost a reboot has bitten once where there was one.
+    """
+    plan = next((r for r in records if r.get("rec") == "plan"), {})
+    closed = [int(r["hits"]) for r in records if r.get("rec") == "closed"]
+    planted = plan.get("boot_id", boot_id)
+    if planted == boot_id:
+        return Evidence(armed=False, hits=closed[-1]) if closed else None
+    hits = closed[-1] if closed else int("reboot" in plan.get("risks", {}))
+    note = f"the node has rebooted: it was planted in boot {planted}, this is boot {boot_id}"
+    return Evidence(armed=False, hits=hits, notes=(note,))
 
 
 def lost_by(live: Live) -> tuple[str, ...]:

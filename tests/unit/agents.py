@@ -77,6 +77,7 @@ class FakeInjector:
         self.hold: threading.Event | None = None
         self.stopped = False
         self.lock = threading.Lock()
+        self.machine = FakeMachine()
 
     def _note(self, name: str, *arguments: Any) -> None:
         with self.lock:
@@ -118,6 +119,9 @@ class FakeInjector:
             self.live[one] = self.view(one).model_copy(update={"state": "recovered", "reason": why})
         return tuple(self.live[one] for one in chosen)
 
+    def set_clock(self, unix_s: float) -> None:
+        self.machine.set_time(unix_s)
+
     def set_stopped(self, stopped: bool) -> None:
         self.stopped = stopped
 
@@ -142,6 +146,7 @@ class FakeAgent:
 
     def __init__(self, clock: Callable[[], float] = lambda: WALL, name: str = "w1") -> None:
         self.injector, self.machine = FakeInjector(), FakeMachine(clock)
+        self.injector.machine = self.machine
         self.service = Service(self.injector, cast("Host", self.machine), name, self.machine.wall)
 
     @contextmanager

@@ -15,6 +15,7 @@ from node_agent.host import CommandError, FileInfo
 from node_agent.host.disk import Disks
 from node_agent.host.dm import DeviceMapper
 from node_agent.host.filesystem import FileSystems
+from node_agent.host.flows import KernelFlows
 from node_agent.host.helpers import HelperProcesses
 from node_agent.host.log import KernelLog
 from node_agent.host.loop import LoopDevices
@@ -50,6 +51,7 @@ class RealHost:
         self.stops = FileSystemStops()
         self.frames = PhysicalMemory()
         self.routing = KernelRouting()
+        self.flows = KernelFlows()
         self.settings = ConfigFiles()
         self.clock = SystemClock()
         self.services = SystemdUnits(self.query)

@@ -64,7 +64,8 @@ class Rig:
         helpers = [name for name, helper in self.kernel.helpers.items() if not helper.agent.dead]
         rules = [tag for tag, rule in self.kernel.rules.items() if not rule.agent.dead]
         quiet = not self.kernel.loops and not strays and not helpers and not rules and at_rest(self.kernel.texts)
-        well = not self.kernel.ailments and not self.kernel.reactions
+        open_net = not self.kernel.netfilter.tables and not self.kernel.netfilter.filled
+        well = open_net and not self.kernel.ailments and not self.kernel.reactions
         well = well and simulated_processes.at_rest(self.kernel.texts, self.kernel.services)
         well = well and self.kernel.time.at_rest(self.kernel.clock)
         return quiet and well and self.kernel.dm == self.healthy

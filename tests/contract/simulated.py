@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import fnmatch
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from node_agent.host import SECTOR, CommandError, DmTarget, Extent, FileInfo, HelperFailed, LogRecord, LoopInfo
@@ -19,6 +19,7 @@ from tests.contract.filesystems import SimulatedFilesystems
 from tests.contract.rule_table import SimRule, SimulatedBpf, cgroup_texts, systemctl
 from tests.contract.simulated_clock import SimClock, SimulatedClock
 from tests.contract.simulated_disks import PLAIN, SimulatedDisks, SimulatedDm, SimulatedLoops
+from tests.contract.simulated_netfilter import SimNetfilter, SimulatedFlows, SimulatedRuleset
 from tests.contract.simulated_processes import SimService, SimulatedProcesses, SimulatedServices
 from tests.contract.simulated_space import SimulatedSpace, SimulatedStops
 
@@ -70,6 +71,7 @@ class Kernel:
     reactions: dict[str, str] = field(default_factory=dict)
     """By mount point: what an error of the file system does, where that was set by hand."""
     services: dict[str, SimService] = field(default_factory=simulated_processes.services)
+    netfilter: SimNetfilter = field(default_factory=SimNetfilter)
     boot: int = 1
     clock: float = 1000.0
     wall: float = 1.8e9
@@ -87,6 +89,7 @@ class Kernel:
         simulated_processes.boot(self.texts)
         self.services = simulated_processes.services()
         self.helpers, self.rules, self.reactions = {}, {}, {}
+        self.netfilter = SimNetfilter()
         self.boot, self.clock, self.next_minor = self.boot + 1, 10.0, 1
         self.time = SimClock(since=10.0, booted=10.0)
 
@@ -137,7 +140,8 @@ class SimulatedHost:
         self.bpf = SimulatedBpf(self)
         self.helpers = _Helpers(self)
         self.filesystems = SimulatedFilesystems(self)
-        self.network = _Network()
+        self.network = _Network(self)
+        self.flows = SimulatedFlows(self)
         self.space, self.stops = SimulatedSpace(self), SimulatedStops(self)
         self.clock = SimulatedClock(self)
         self.services, self.processes = SimulatedServices(self), SimulatedProcesses(self)
@@ -233,13 +237,22 @@ class SimulatedHost:
 
 
 class _Network:
-    """A network that nobody shapes or filters."""
+    """A network that nobody shapes."""
+
+    def __init__(self, host: SimulatedHost) -> None:
+        self._rules = SimulatedRuleset(host)
 
     def qdiscs(self) -> str:
         return "qdisc noqueue 0: dev lo root refcnt 2\n"
 
     def ruleset(self) -> str:
-        return ""
+        return self._rules.text()
+
+    def load_rules(self, script: str) -> None:
+        self._rules.load(script)
+
+    def rule_counters(self, family: str, table: str) -> Mapping[str, tuple[int, int]]:
+        return self._rules.counters(family, table)
 
 
 class _Log:

@@ -2,7 +2,8 @@
 
 Every request is a line: what was meant, what came back, how long it took. A write that was answered has happened;
 one that was refused has not; one without an answer *may* have happened: its value stays possible until a later
-write of the same key is answered. That holds where each write names the version it builds on: a late one is refused.
+write of the same key is answered. That holds where each write names the version it builds on and a late one is
+refused.
 """
 
 from __future__ import annotations

@@ -25,10 +25,11 @@ _HARMLESS = {signal.SIGCONT: "S", signal.SIGSTOP: "T", signal.SIGTSTP: "T"}
 
 @dataclass
 class SimService:
-    """A unit: whether it runs, and for the how-many-th time."""
+    """A unit: whether it runs, for the how-many-th time, and whether systemd starts it again once more."""
 
     active: str = "active"
     run: int = 1
+    spared: bool = True
 
 
 def services() -> dict[str, SimService]:
@@ -55,6 +56,7 @@ def texts() -> dict[str, str]:
         f"{ROOT}/system.slice/cgroup.controllers": "cpu memory pids",
         f"{ROOT}/system.slice/cgroup.procs": "",
         _SWITCH: "memory pids",
+        **{f"/proc/{pid}/status": f"Tgid:\t{pid}" for pid in _PIDS},
         "/proc/irq/9/smp_affinity_list": "0-1",
     }
 
@@ -100,6 +102,16 @@ def _put(kernel_texts: dict[str, str], pid: int, state: str) -> None:
     kernel_texts[f"/proc/{pid}/stat"] = f"{head}) {state} {tail.split(maxsplit=1)[1]}"
 
 
+def _start_anew(kernel_texts: dict[str, str], unit: SimService) -> None:
+    """A new process, which has the number of the old one."""
+    unit.active, unit.run = "active", unit.run + 1
+    _put(kernel_texts, MAIN, "S")
+    head, _, tail = kernel_texts[f"/proc/{MAIN}/stat"].rpartition(")")
+    words = tail.split()
+    words[19] = str(int(words[19]) + 1)
+    kernel_texts[f"/proc/{MAIN}/stat"] = f"{head}) {' '.join(words)}"
+
+
 class SimulatedServices:
     """`host.services` of one agent."""
 
@@ -128,8 +140,7 @@ class SimulatedServices:
         self._h.change()
         one = self._h.kernel.services[unit]
         if one.active != "active":
-            one.active, one.run = "active", one.run + 1
-            _put(self._h.kernel.texts, MAIN, "S")
+            _start_anew(self._h.kernel.texts, one)
 
     def forget(self, unit: str) -> None:
         self._h.change()
@@ -150,7 +161,11 @@ class SimulatedProcesses:
             return False
         _put(self._h.kernel.texts, pid, _HARMLESS.get(signal.Signals(number), "Z"))
         if _state(self._h.kernel.texts, pid) == "Z" and pid == MAIN:
-            self._h.kernel.services[UNIT].active = "failed"
+            unit = self._h.kernel.services[UNIT]
+            unit.active = "failed"
+            if unit.spared:
+                unit.spared = False
+                _start_anew(self._h.kernel.texts, unit)
         return True
 
     def remaining(self, processes: Sequence[tuple[int, int]], within_s: float) -> Sequence[int]:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from node_agent.host import SECTOR, CommandError, DmTarget, Extent, FileInfo, HelperFailed, LogRecord, LoopInfo
 from node_agent.host.mounting import Mounted
-from tests.contract import cgroup_io, facilities, simulated_processes
+from tests.contract import cgroup_io, facilities, simulated_memory, simulated_processes
 from tests.contract.filesystems import SimulatedFilesystems
 from tests.contract.rule_table import SimRule, SimulatedBpf, cgroup_texts, systemctl
 from tests.contract.simulated_clock import SimClock, SimulatedClock
@@ -87,6 +87,7 @@ class Kernel:
         self.texts |= cgroup_texts() | cgroup_io.io_texts()
         facilities.boot(self.texts)
         simulated_processes.boot(self.texts)
+        simulated_memory.boot(self.texts)
         self.services = simulated_processes.services()
         self.helpers, self.rules, self.reactions = {}, {}, {}
         self.netfilter = SimNetfilter()
@@ -104,12 +105,13 @@ def fresh_kernel() -> Kernel:
         "/etc/passwd": SimFile(4096, [Extent(0, 512 * SECTOR, 4096, frozenset({"last"}))], device="8:0", inode=13),
     }
     kernel.texts = {
-        "/proc/meminfo": "MemTotal:        1000000 kB\n",
+        "/proc/meminfo": "MemTotal:        1000000 kB\nMemAvailable:     700000 kB\n",
         "/etc/passwd": "root:x:0:0:root:/root:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
         "/etc/os-release": 'PRETTY_NAME="Simulated"\n',
         "/proc/self/mountinfo": "1 0 8:0 / / rw - ext4 /dev/sda rw\n"
         "2 1 252:0 / /srv/data rw - ext4 /dev/mapper/data rw\n"
-        "3 1 0:29 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n",
+        "3 1 0:29 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n"
+        "4 1 0:30 / /dev/shm rw - tmpfs tmpfs rw\n",
         "/proc/self/mounts": "/dev/sda / ext4 rw 0 0\n/dev/mapper/data /srv/data ext4 rw 0 0\n",
         "/proc/sys/kernel/osrelease": "6.12.0-simulated\n",
         "/usr/lib/python3/dist-packages/bcc/__init__.py": "",
@@ -122,6 +124,8 @@ def fresh_kernel() -> Kernel:
         **facilities.facility_texts(),
         **facilities.process_texts(),
         **simulated_processes.texts(),
+        **simulated_memory.texts(),
+        **simulated_memory.seen_texts(),
     }
     return kernel
 
@@ -144,6 +148,7 @@ class SimulatedHost:
         self.flows = SimulatedFlows(self)
         self.space, self.stops = SimulatedSpace(self), SimulatedStops(self)
         self.clock = SimulatedClock(self)
+        self.frames = simulated_memory.SimulatedFrames(self)
         self.services, self.processes = SimulatedServices(self), SimulatedProcesses(self)
 
     def change(self) -> None:
@@ -183,7 +188,7 @@ class SimulatedHost:
         self.change()
         if path.startswith(("/sys/", "/proc/")):
             text = text.removesuffix("\n")  # files of the kernel take lines, and these texts are without the end
-        if simulated_processes.write(self.kernel.texts, path, text):
+        if simulated_memory.write(self.kernel, path, text) or simulated_processes.write(self.kernel.texts, path, text):
             return
         if not (cgroup_io.write(self.kernel.texts, path, text) or facilities.write(self.kernel.texts, path, text)):
             self.kernel.texts[path] = text
@@ -218,11 +223,11 @@ class SimulatedHost:
 
     def query(self, argv: tuple[str, ...], *, timeout_s: float = 10.0) -> str | None:
         self.alive()
-        return systemctl(argv)
+        return "2.41" if argv[1:] == ("--version",) else systemctl(argv)
 
     def run(self, argv: tuple[str, ...], *, timeout_s: float = 30.0) -> str:
         self.change()
-        if argv[0] == "/usr/bin/python3":
+        if argv[0] == "/usr/bin/python3" or simulated_memory.run(self.kernel, argv):
             return ""
         raise CommandError(argv, 127, "not simulated")
 
@@ -302,6 +307,7 @@ class _Helpers:
         pid = 5000 + len(self._h.kernel.helpers)
         self._h.kernel.texts[f"/proc/{pid}/fdinfo/5"] = "flags:\t02\nprog_type:\t29\nprog_id:\t7\n"
         self._h.kernel.helpers[name] = SimHelper(self._h, pid, tuple(argv), payload)
+        simulated_memory.helper_started(self._h.kernel, payload)
 
     def stop(self, name: str) -> None:
         self._h.change()

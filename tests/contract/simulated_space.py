@@ -24,7 +24,7 @@ class SimulatedSpace:
         self._h = host
 
     def _left(self, what: str, otherwise: int) -> int:
-        texts = [text for path, text in self._h.kernel.texts.items() if path.startswith("/srv/data/")]
+        texts = [text for path, text in self._h.kernel.texts.items() if path.startswith(("/srv/data/", "/dev/shm/"))]
         return min([int(t.removeprefix(what)) for t in texts if t.startswith(what)] + [otherwise])
 
     def room(self, path: str) -> Room:

@@ -102,7 +102,7 @@ class CpuBurn(Fault):
         assert isinstance(target, Load)
         helps, counted = counters_of(reader, tag)
         used = stat_of(reader, f"{target.root}/{tag}/cpu.stat").get("usage_usec", 0) // 1000
-        left = max(0, len(reader.helpers.pids(tag)) - 1)  # one is theirs all
+        left = counted.get("workers", target.workers if helps else 0)
         notes = (
             [] if left >= target.workers else [f"somebody has ended workers: {left} of {target.workers} are left"]
         )

@@ -18,7 +18,7 @@ from node_agent.steps.mark_file import MarkFile
 from .cpus import CPU_LIST, CPUS, cpus_in, shown
 from .helping import text_of
 
-_POLICIES = f"{CPUS}/cpufreq/policy[0-9]*"
+_CAPS = f"{CPUS}/cpufreq/policy[0-9]*/scaling_max_freq"
 
 
 class Policy(BaseModel):
@@ -78,7 +78,7 @@ class CpuFrequencyCap(Fault):
 
     def locate(self, reader: Reader, facts: Facts) -> Frequencies:
         wanted = set(cpus_in(self.cpus))
-        known = [self._policy(reader, folder) for folder in reader.glob(_POLICIES)]
+        known = [self._policy(reader, path.rpartition("/")[0]) for path in reader.glob(_CAPS)]
         chosen = [p for p in known if not wanted or wanted & set(p.cpus)]
         covered = {cpu for p in chosen for cpu in p.cpus}
         if wanted and covered != wanted:
@@ -132,10 +132,9 @@ class CpuFrequencyCap(Fault):
 @capability("cpu.cpufreq", remedy="real hardware with a cpufreq driver; cpu_throttle slows one unit down anywhere")
 def probe(host: Host) -> None:
     """A policy takes the cap that it has."""
-    policies = host.glob(_POLICIES)
-    if not policies:
+    caps = host.glob(_CAPS)
+    if not caps:
         raise Lacking(
             "the CPUs of this node have no frequency that the kernel can set, as in most virtual machines"
         )
-    path = f"{policies[0]}/scaling_max_freq"
-    host.write_text(path, host.read_text(path).strip())
+    host.write_text(caps[0], host.read_text(caps[0]).strip())

@@ -31,7 +31,8 @@ class CgroupLimit(Step):
 
     A control group that is gone took its limit along. One of the same name that was made meanwhile, as by a
     restart of its unit, gets what systemd has for `unit`, or no limit. A value that somebody else has written
-    meanwhile stays. So reverting twice equals once.
+    meanwhile stays. So reverting twice equals once. `default` is written back where the journal has lost what was
+    there.
 
     Source: Documentation/admin-guide/cgroup-v2.rst, "Memory Interface Files" and "PID Interface Files".
     """
@@ -41,6 +42,7 @@ class CgroupLimit(Step):
     file: LimitFile
     value: int = Field(ge=0, description="bytes, in whole pages, or processes")
     unit: str = ""
+    default: str = _NONE
 
     @property
     def path(self) -> str:
@@ -80,7 +82,9 @@ class CgroupLimit(Step):
             return False
 
     def _before(self, reader: Reader, undo: Undo | None) -> str:
-        if undo and undo["inode"] == self._inode(reader):
+        if undo is None:
+            return self.default
+        if undo["inode"] == self._inode(reader):
             return str(undo["was"])
         return _configured(reader, self.unit, _PROPERTIES[self.file]) if self.unit else _NONE
 

@@ -26,6 +26,7 @@ class OomScore(Step):
     pid: int = Field(ge=2)
     started: int
     value: int = Field(default=FIRST, ge=-1000, le=1000)
+    default: int = Field(default=0, ge=-1000, le=1000, description="written back where the journal has lost it")
 
     @property
     def path(self) -> str:
@@ -56,7 +57,7 @@ class OomScore(Step):
         return (f"{self.path} says {self.value}, it said {self._before(undo)}",)
 
     def _before(self, undo: Undo | None) -> str:
-        return str(undo["was"]) if undo else "0"
+        return str(undo["was"]) if undo else str(self.default)
 
     def _runs(self, reader: Reader) -> bool:
         try:

@@ -38,7 +38,8 @@ class PoisonedPage(Step):
         return f"let frame {self.frame:#x} be broken: {self.at:#x} of {whose}"
 
     def resources(self) -> tuple[Resource, ...]:
-        return (Resource("value", f"frame {self.frame:#x}"),)
+        whose = self.path or f"process {self.pid}"
+        return (Resource("value", f"frame {self.frame:#x}"), Resource("value", f"frames of {whose}"))
 
     def capture(self, reader: Reader) -> Undo:
         if reader.frames.is_poisoned(self.frame):

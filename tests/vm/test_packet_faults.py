@@ -1,0 +1,245 @@
+"""Faults of packets on a real kernel: what becomes of numbered packets, by a meter that is not the agent's.
+
+Faults stand beside one another, each on an address of the far node, so that one run of the meter shows all of
+them; one address has none and must be untouched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from node_agent.injection import InjectionView
+from tests.lab import LabUnderTest
+from tests.vm import net_meter
+from tests.vm.net_bench import PORT, NetBench, left_as_it_was, net_bench, v4, v6
+from tests.vm.net_meter import Flow
+
+pytestmark = pytest.mark.vm
+
+COUNT = 3000
+NOISE_MS = 25
+"""What an emulated machine that shares its CPUs adds to the median of a round trip at most."""
+
+MATRIX: tuple[tuple[str, Mapping[str, Any]], ...] = (
+    ("packet_loss", {"loss_percent": 10}),
+    ("packet_loss", {"loss_percent": 20, "burst_packets": 5}),
+    ("packet_loss", {"loss_percent": 15, "correlation_percent": 40}),
+    ("packet_delay", {"delay_ms": 100}),
+    ("packet_delay", {"delay_ms": 150, "jitter_ms": 40, "distribution": "normal"}),
+    ("packet_jitter", {"jitter_ms": 60}),
+    ("packet_reorder", {"reorder_percent": 25, "delay_ms": 80}),
+    ("packet_duplicate", {"duplicate_percent": 10}),
+    ("packet_corrupt", {"corrupt_percent": 20}),
+)
+"""Number n, from 1, is planted on address n; address 0 is the neighbour's."""
+
+UNSPOILT, BURSTS, CORRUPT = 0, 2, 9
+
+
+@pytest.fixture(scope="module")
+def bench(lab: LabUnderTest) -> Iterator[NetBench]:
+    with net_bench(lab, "w1", "w2", len(MATRIX) + 1) as one:
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(bench: NetBench) -> Iterator[None]:
+    with left_as_it_was(bench):
+        yield
+
+
+def takes(ms: float, found: float) -> bool:
+    return ms - 2 <= found <= ms + NOISE_MS
+
+
+def lost_share(flow: Flow, share: float, spread: float = 1.0) -> bool:
+    return net_meter.share_fits(len(flow.lost), flow.sent, share, spread)
+
+
+def untouched(flow: Flow) -> bool:
+    return flow.whole and flow.median_ms < NOISE_MS
+
+
+def overtaken(flow: Flow, direction: str) -> int:
+    return flow.overtaken_there if direction == "out" else flow.overtaken_here
+
+
+def is_reordered(flow: Flow, direction: str) -> bool:
+    """A quarter comes at once; of the others nearly each is overtaken by one of the 40 that follow in 80 ms."""
+    at_once = sum(ms < 40 for ms in flow.times_ms)
+    late = overtaken(flow, direction)
+    return not flow.lost and net_meter.share_fits(at_once, flow.sent, 0.25) and late > 0.65 * flow.sent
+
+
+def is_copied(flow: Flow, direction: str) -> bool:
+    there, here = flow.copies_there, flow.copies_here
+    copies, none = (there, here) if direction == "out" else (here, there)
+    return not flow.lost and none == 0 and net_meter.share_fits(copies, flow.sent, 0.1)
+
+
+def judgements(direction: str) -> tuple[Callable[[Flow], bool], ...]:
+    """What each fault of the matrix has to look like, in its order."""
+    fits, uniform, normal = net_meter.spread_fits, net_meter.uniform, net_meter.normal
+    return (
+        lambda f: lost_share(f, 0.10),
+        lambda f: lost_share(f, 0.20, net_meter.burst_spread(0.2, 5)) and net_meter.bursts_fit(f.bursts, 5),
+        lambda f: lost_share(f, 0.15, 1.4 / 0.6) and len(f.lost) / len(f.bursts) > 1.3,
+        lambda f: not f.lost and takes(100, f.median_ms) and not overtaken(f, direction),
+        lambda f: not f.lost and fits(f.times_ms, normal(150, 40), 12) and overtaken(f, direction) > 1000,
+        lambda f: not f.lost and fits(f.times_ms, uniform(60, 60), 12) and overtaken(f, direction) > 1000,
+        lambda f: is_reordered(f, direction),
+        lambda f: is_copied(f, direction),
+        lambda f: lost_share(f, 0.20),
+    )
+
+
+@pytest.mark.parametrize(("direction", "address"), [("out", v4), ("in", v6)], ids=["out, IPv4", "in, IPv6"])
+def test_each_fault_does_what_it_says(bench: NetBench, direction: str, address: Callable[[int], str]) -> None:
+    views = [
+        bench.inject(fault, **parameters, peers=[address(n)], direction=direction, seed=n)
+        for n, (fault, parameters) in enumerate(MATRIX, 1)
+    ]
+    sizes = {CORRUPT: "600n"} if address is v4 else {}
+    flows = bench.udp([f"{address(n)}/{PORT}/{sizes.get(n, '64')}" for n in range(len(MATRIX) + 1)], COUNT)
+    told = "\n".join(map(str, flows))
+    assert untouched(flows[UNSPOILT]), told
+    for view, flow, is_right in zip(views, flows[1:], judgements(direction), strict=True):
+        assert is_right(flow), f"{view.fault} {view.parameters}\n{told}"
+    if direction == "out":
+        spoilt, lost = flows[CORRUPT].spoilt_there, len(flows[CORRUPT].lost)
+        assert 0.85 * lost < spoilt <= lost, f"without a checksum most arrive with wrong data\n{told}"
+    other = v6 if address is v4 else v4
+    assert all(untouched(flow) for flow in bench.udp([f"{other(n)}/{PORT}/64" for n in (1, 4)], 100)), (
+        "other family"
+    )
+    for view, flow in zip(views, flows[1:], strict=True):
+        check_evidence(bench, view, flow)
+    bench.recover(*views)
+    flows = bench.udp([f"{address(n)}/{PORT}/64" for n in range(len(MATRIX) + 1)], 150)
+    assert all(untouched(flow) for flow in flows), "\n".join(map(str, flows))
+
+
+def check_evidence(bench: NetBench, view: InjectionView, flow: Flow) -> None:
+    """Counters of the kernel's against those of the meter."""
+    found = bench.evidence(view)
+    assert found.counters["matched"] == flow.sent, (view.fault, found, str(flow))
+    if view.fault == "packet_loss":
+        assert found.hits == len(flow.lost), (found, str(flow))
+    if view.fault == "packet_duplicate":
+        assert found.hits == flow.copies_there + flow.copies_here, (found, str(flow))
+
+
+def test_two_faults_on_the_same_packets(bench: NetBench) -> None:
+    """Ports 7000 to 7003: none, late, late and lost, lost."""
+    ports = [f"{v4(1)}/{PORT + n}/64" for n in range(4)]
+    delay = bench.inject("packet_delay", delay_ms=80, ports=f"{PORT + 1}-{PORT + 2}", direction="out")
+    loss = bench.inject("packet_loss", loss_percent=30, ports=f"{PORT + 2},{PORT + 3}", direction="out")
+    none, late, both, lost = bench.udp(ports, 500)
+    told = "\n".join(map(str, (none, late, both, lost)))
+    assert untouched(none) and takes(80, late.median_ms) and not late.lost, told
+    assert takes(80, both.median_ms) and lost_share(both, 0.3), told
+    assert takes(0, lost.median_ms) and lost_share(lost, 0.3), told
+    assert bench.evidence(loss).hits == len(both.lost) + len(lost.lost)
+    assert bench.evidence(delay).counters["matched"] == 1000
+    bench.recover(delay)
+    none, was_late, was_both, lost = bench.udp(ports, 500)
+    told = "\n".join(map(str, (none, was_late, was_both, lost)))
+    assert untouched(none) and untouched(was_late), told
+    assert takes(0, was_both.median_ms) and lost_share(was_both, 0.3) and lost_share(lost, 0.3), told
+    bench.recover(loss)
+    assert all(untouched(flow) for flow in bench.udp(ports, 100))
+
+
+def test_a_link_that_carries_less(bench: NetBench) -> None:
+    """2 Mbit/s out and 4 Mbit/s in, on addresses of their own; small things alone are as fast as ever."""
+    out = bench.inject("bandwidth_limit", rate_kbit=2000, burst_kib=8, peers=[v4(1)], direction="out")
+    back = bench.inject("bandwidth_limit", rate_kbit=4000, burst_kib=8, peers=[v4(2)], direction="in")
+    (small,) = bench.udp([f"{v4(1)}/{PORT}/64"], 50, 20)
+    assert untouched(small), str(small)
+    put, get = bench.tcp("put", 500_000, v4(1)), bench.tcp("get", 1_000_000, v4(2))
+    assert 1.5 < put.mbit_s < 2.0 and 3.0 < get.mbit_s < 4.0, (put, get)
+    for verb, address in (("get", v4(1)), ("put", v4(2)), ("put", v4(0)), ("get", v4(0))):
+        other = bench.tcp(verb, 1_000_000, address)
+        assert other.end == "done" and other.mbit_s > 8, other
+    assert bench.evidence(out).hits > 330 and bench.evidence(back).hits > 660
+    bench.recover(out, back)
+    assert bench.tcp("put", 1_000_000, v4(1)).mbit_s > 8 and bench.tcp("get", 1_000_000, v4(2)).mbit_s > 8
+
+
+def test_large_packets_vanish(bench: NetBench) -> None:
+    """IP packets of 1400 bytes pass, of 1401 do not: 28 are headers of IPv4 and UDP, 48 of IPv6 and UDP."""
+    view = bench.inject("mtu_blackhole", mtu_bytes=1400, peers=[v4(1), v6(1)], direction="out")
+    sizes = [(v4(1), 1372), (v4(1), 1373), (v6(1), 1352), (v6(1), 1353), (v4(0), 1472), (v6(0), 1452)]
+    flows = bench.udp([f"{address}/{PORT}/{size}" for address, size in sizes], 30, 10)
+    told = "\n".join(map(str, flows))
+    assert [len(f.lost) for f in flows] == [0, 30, 0, 30, 0, 0] and not any(f.refused for f in flows), told
+    assert bench.evidence(view).hits == 60
+    assert bench.tcp("put", 900, v4(1)).end == "done", "small works"
+    assert bench.tcp("get", 200_000, v4(1)).end == "done", "the other direction has room"
+    large = bench.tcp("put", 200_000, v4(1), deadline_ms=3000)
+    assert large.end == "deadline" and large.connect_us > 0 and large.retransmitted > 0, large
+    assert bench.tcp("put", 200_000, v4(0)).end == bench.tcp("put", 200_000, v6(0)).end == "done"
+    assert all(bench.seen(view).values()), bench.seen(view)
+    probing = "net.ipv4.tcp_mtu_probing"
+    usual = bench.sh(f"sysctl -n {probing}; sysctl -q {probing}=2")
+    found = bench.tcp("put", 200_000, v4(1))
+    bench.sh(f"sysctl -q {probing}={usual}; ip tcp_metrics flush")
+    assert found.end == "done" and 0 < found.mss <= 1400 - 40, found
+    bench.recover(view)
+    assert bench.tcp("put", 200_000, v4(1)).end == "done"
+    assert all(untouched(f) for f in bench.udp([f"{v4(1)}/{PORT}/1472", f"{v6(1)}/{PORT}/1452"], 30, 10))
+
+
+UNIT = "meters"
+
+
+def test_what_a_unit_sends(bench: NetBench) -> None:
+    """The same traffic from the unit and from elsewhere, at the same time; the unit starts after the injection."""
+    flow = f"{v4(1)}/{PORT}/64"
+    script = net_meter.udp_script([flow], 300, 5.0)
+    text = f"[Service]\nType=oneshot\nExecStart={script}\nStandardOutput=truncate:/run/{UNIT}.json\n"
+    bench.sh(f"printf '%s' '{text}' > /run/systemd/system/{UNIT}.service; systemctl daemon-reload")
+    view = bench.inject("packet_delay", delay_ms=60, unit=UNIT)
+    with ThreadPoolExecutor(1) as pool:
+        elsewhere = pool.submit(bench.udp, [flow], 300, 5.0)
+        bench.sh(f"systemctl start {UNIT}")
+        (inside,) = net_meter.flows_of(bench.sh(f"cat /run/{UNIT}.json"))
+        (outside,) = elsewhere.result()
+    assert not inside.lost and takes(60, inside.median_ms) and untouched(outside), (str(inside), str(outside))
+    assert bench.evidence(view).counters["matched"] == 300
+    bench.recover(view)
+    bench.sh(f"systemctl start {UNIT}")
+    (inside,) = net_meter.flows_of(bench.sh(f"cat /run/{UNIT}.json"))
+    assert untouched(inside), str(inside)
+    bench.sh(f"rm /run/systemd/system/{UNIT}.service /run/{UNIT}.json; systemctl daemon-reload")
+
+
+def test_all_is_lost_but_what_control_needs(bench: NetBench) -> None:
+    """Everything of the management network and of the lab network: SSH and the agent go on."""
+    views = [bench.inject("packet_loss", loss_percent=100, interface=name) for name in ("mgmt", "lan")]
+    (gone,) = bench.udp([f"{v4(0)}/{PORT}/64"], 20, 10)
+    assert len(gone.lost) == 20
+    assert bench.sh("ping -c 2 -W 1 10.0.2.2 > /dev/null || echo lost") == "lost"
+    assert bench.sh("echo here") == "here" and bench.evidence(views[1]).hits >= 20
+    bench.recover(*views)
+    assert untouched(bench.udp([f"{v4(0)}/{PORT}/64"], 50, 10)[0])
+
+
+def test_tcp_notices(bench: NetBench) -> None:
+    """Signs of loss, duplicates and wrong bits, as a real link would leave them."""
+    loss = bench.inject("packet_loss", loss_percent=3, peers=[v4(1)], protocol="tcp")
+    copies = bench.inject("packet_duplicate", duplicate_percent=20, peers=[v4(2)], protocol="tcp")
+    wrong = bench.inject("packet_corrupt", corrupt_percent=3, peers=[v4(3)], protocol="tcp")
+    for number in (1, 2, 3):
+        for verb in ("put", "get"):
+            stream = bench.tcp(verb, 400_000, v4(number))
+            assert stream.end == "done", stream
+    (datagrams,) = bench.udp([f"{v4(1)}/{PORT}/64"], 50, 5)
+    assert untouched(datagrams), "of TCP alone"
+    for view in (loss, copies, wrong):
+        assert all(bench.seen(view).values()), (view.fault, bench.seen(view))
+    bench.recover(loss, copies, wrong)

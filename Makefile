@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk proto clean
+.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network proto clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ bench-ebpf: toolchain ## what system-call faults cost those who are no target; J
 
 bench-disk: toolchain ## how long disk faults take under load, what the layer below costs; JSON, and docs/bench-disk.svg
 	@$(BIN)/python -m tests.bench.disk --plot docs/bench-disk.svg
+
+bench-network: toolchain ## how long a network fault takes to plant and to take back, beside tc over SSH; JSON
+	@$(BIN)/python -m tests.bench.network
 
 proto: ## generate the Python side of the contract again
 	@$(BIN)/python scripts/generate-api

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from node_agent.errors import ConflictError
 from node_agent.host import Host, Reader
 from node_agent.steps.base import Resource, Step, Undo
 
@@ -38,6 +39,9 @@ class CpuOnline(Step):
         return (*(Resource("value", _switch(cpu)) for cpu in self.cpus), Resource("cpu", "online"))
 
     def capture(self, reader: Reader) -> Undo:
+        off = self._offline(reader)
+        if off:
+            raise ConflictError(f"CPU {', '.join(map(str, off))} is offline already", field="cpus")
         return {"irqs": self._bound_irqs(reader), "tasks": self._bound_tasks(reader)}
 
     def apply(self, host: Host) -> None:

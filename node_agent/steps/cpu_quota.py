@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Literal
 
 from pydantic import Field
 
+from node_agent.errors import ConflictError
 from node_agent.host import Host, Reader
 from node_agent.steps.base import Resource, Step, Undo
 
@@ -47,6 +49,10 @@ class CpuQuota(Step):
         quotas = {unit: _of_unit(reader, unit) for unit in self.units}
         switched = [path for path in switches_above(self.root, self.folders) if not _is_on(reader, path)]
         values = {folder: quota_of(reader, folder) for folder in self.folders}
+        for folder, had in values.items():
+            if had and _share(had) <= _share(self.value):
+                text = f"{folder} has a quota of {100 * _share(had):g} % already"
+                raise ConflictError(text, field="quota_percent", allowed=f"less than {100 * _share(had):g}")
         return {"values": values, "switched": switched, "quotas": quotas}
 
     def apply(self, host: Host) -> None:
@@ -107,6 +113,12 @@ def quota_of(reader: Reader, folder: str) -> str:
     with suppress(*_GONE):
         return reader.read_text(f"{folder}/cpu.max").strip()
     return ""
+
+
+def _share(value: str) -> float:
+    """Of one CPU; infinite without a limit."""
+    quota, _, period = value.partition(" ")
+    return math.inf if quota == UNLIMITED else int(quota) / int(period)
 
 
 def _of_unit(reader: Reader, unit: str) -> str:

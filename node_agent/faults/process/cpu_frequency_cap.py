@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from node_agent.errors import Refusal
+from node_agent.errors import ApplyError, Refusal
 from node_agent.fault import Evidence, Facts, Fault, Missing, PlanNotes, Target
 from node_agent.host import Host, Reader
 from node_agent.probe import Lacking, capability
@@ -85,11 +85,6 @@ class CpuFrequencyCap(Fault):
             groups = "; ".join(shown(p.cpus) for p in known)
             text = f"cpus: {self.cpus} are not all the CPUs that change their frequency together"
             raise Refusal(text, field="cpus", allowed=f"whole groups of {groups}")
-        for one in chosen:
-            if one.cap >= one.was:
-                field = "max_mhz" if self.max_mhz else "max_percent"
-                text = f"{field}: CPU {shown(one.cpus)} runs at {one.was // 1000} MHz at most already"
-                raise Refusal(text, field=field, allowed=f"less than {one.was // 1000} MHz")
         return Frequencies(policies=tuple(chosen))
 
     def _policy(self, reader: Reader, folder: str) -> Policy:
@@ -117,6 +112,12 @@ class CpuFrequencyCap(Fault):
             not_covered=("frequencies that the firmware chooses by itself",),
             warnings=("this fault has not been seen on real hardware yet: compare scaling_cur_freq under load",),
         )
+
+    def prove(self, reader: Reader, target: Target, tag: str) -> None:
+        assert isinstance(target, Frequencies)
+        for one in target.policies:
+            if one.cap >= one.was:
+                raise ApplyError(f"CPU {shown(one.cpus)} ran at {one.was // 1000} MHz at most already")
 
     def evidence(self, reader: Reader, target: Target, tag: str, log_mark: int) -> Evidence:
         assert isinstance(target, Frequencies)

@@ -54,7 +54,8 @@ class CpuOffline(Fault):
 
     def locate(self, reader: Reader, facts: Facts) -> Cores:
         online = online_cpus(reader)
-        can = tuple(cpu for cpu in online if cpu and reader.exists(f"{CPUS}/cpu{cpu}/online"))
+        there = present_cpus(reader)
+        can = tuple(cpu for cpu in there if cpu and reader.exists(f"{CPUS}/cpu{cpu}/online"))
         allowed = shown(can) if can else "none on this node"
         if self.cpus:
             chosen = cpus_in(self.cpus)
@@ -64,14 +65,15 @@ class CpuOffline(Fault):
             raise Refusal("cpus: this node has no CPU to spare", field="cpus", allowed=allowed)
         reasons = {
             "is never taken": {0} & set(chosen),
-            "is not on this node": set(chosen) - set(present_cpus(reader)),
-            "is offline already": set(chosen) - set(online),
+            "is not on this node": set(chosen) - set(there),
             "cannot be taken offline": set(chosen) - set(can),
         }
         for why, which in reasons.items():
             if which:
                 raise Refusal(f"cpus: CPU {shown(which)} {why}", field="cpus", allowed=allowed)
         stay = tuple(cpu for cpu in online if cpu not in chosen)
+        if not stay:
+            raise Refusal(f"cpus: CPU {shown(online)} is the last one", field="cpus", allowed="to leave one")
         return Cores(cpus=chosen, stay=stay)
 
     def steps(self, facts: Facts, target: Target, tag: str) -> tuple[Step, ...]:

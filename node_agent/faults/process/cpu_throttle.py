@@ -99,17 +99,8 @@ class CpuThrottle(GroupFields, Fault):
         for path in off:
             _refuse_inner(reader, field, root, path)
         was = tuple(quota_of(reader, folder) for folder in folders)
-        for folder, quota in zip(folders, was, strict=True):
-            self._refuse_tighter(folder, quota)
         throttled = tuple(stat_of(reader, f"{folder}/cpu.stat").get("nr_throttled", 0) for folder in folders)
         return Throttled(scope=scope, root=root, folders=folders, was=was, off=off, throttled=throttled)
-
-    def _refuse_tighter(self, folder: str, quota: str) -> None:
-        had, _, period = quota.partition(" ")
-        if had.isdigit() and 100 * int(had) <= self.quota_percent * int(period):
-            percent = 100 * int(had) / int(period)
-            text = f"quota_percent: {folder} has a quota of {percent:g} % already"
-            raise Refusal(text, field="quota_percent", allowed=f"less than {percent:g}")
 
     def steps(self, facts: Facts, target: Target, tag: str) -> tuple[Step, ...]:
         assert isinstance(target, Throttled)

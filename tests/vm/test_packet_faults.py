@@ -28,7 +28,6 @@ MATRIX: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("packet_loss", {"loss_percent": 10}),
     ("packet_loss", {"loss_percent": 20, "burst_packets": 5}),
     ("packet_loss", {"loss_percent": 15, "correlation_percent": 40}),
-    ("packet_delay", {"delay_ms": 100}),
     ("packet_delay", {"delay_ms": 150, "jitter_ms": 40, "distribution": "normal"}),
     ("packet_jitter", {"jitter_ms": 60}),
     ("packet_reorder", {"reorder_percent": 25, "delay_ms": 80}),
@@ -37,7 +36,7 @@ MATRIX: tuple[tuple[str, Mapping[str, Any]], ...] = (
 )
 """Number n, from 1, is planted on address n; address 0 is the neighbour's."""
 
-UNSPOILT, BURSTS, CORRUPT = 0, 2, 9
+UNSPOILT, CORRUPT = 0, 8
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +87,6 @@ def judgements(direction: str) -> tuple[Callable[[Flow], bool], ...]:
         lambda f: lost_share(f, 0.10),
         lambda f: lost_share(f, 0.20, net_meter.burst_spread(0.2, 5)) and net_meter.bursts_fit(f.bursts, 5),
         lambda f: lost_share(f, 0.15, 1.4 / 0.6) and len(f.lost) / len(f.bursts) > 1.3,
-        lambda f: not f.lost and takes(100, f.median_ms) and not overtaken(f, direction),
         lambda f: not f.lost and fits(f.times_ms, normal(150, 40), 12) and overtaken(f, direction) > 1000,
         lambda f: not f.lost and fits(f.times_ms, uniform(60, 60), 12) and overtaken(f, direction) > 1000,
         lambda f: is_reordered(f, direction),
@@ -109,6 +107,7 @@ def test_each_fault_does_what_it_says(bench: NetBench, direction: str, address: 
     assert untouched(flows[UNSPOILT]), told
     for view, flow, is_right in zip(views, flows[1:], judgements(direction), strict=True):
         assert is_right(flow), f"{view.fault} {view.parameters}\n{told}"
+        assert not is_right(flows[UNSPOILT]), f"{view.fault}: this judgement says yes to anything"
     if direction == "out":
         spoilt, lost = flows[CORRUPT].spoilt_there, len(flows[CORRUPT].lost)
         assert 0.85 * lost < spoilt <= lost, f"without a checksum most arrive with wrong data\n{told}"

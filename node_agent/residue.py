@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from pydantic import BaseModel, ConfigDict
 
+from node_agent import routing_state
 from node_agent.clock_state import clock_state, same_clock
 from node_agent.fault import TAG_PREFIX, tag_of
 from node_agent.host import Reader
@@ -136,6 +137,8 @@ CATEGORIES: Mapping[str, Callable[[Reader], dict[str, str]]] = {
     "dm": _dm, "loop": _loops, "mount": _mounts, "qdisc": _qdiscs, "nft": _nft, "bpf": _bpf,
     "cgroup": _cgroups, "sysctl": _sysctls, "cpu": _cpus, "file": _files,
     "value": _kernel_values, "swap": _swaps, "clock": clock_state,
+    "interface": routing_state.interfaces, "address": routing_state.addresses, "route": routing_state.routes,
+    "neighbour": routing_state.neighbours,
 }  # fmt: skip
 
 

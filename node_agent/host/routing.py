@@ -51,6 +51,9 @@ class RoutingReader(Protocol):
     def route_to(self, address: str, source: str = "") -> Entry | None:
         """The route that packets to an address take; None where there is none or it refuses them."""
 
+    def neighbours(self) -> Sequence[Entry]:
+        """All neighbour entries, proxies too."""
+
     def neighbour(self, index: int, address: str) -> Entry | None:
         """The neighbour entry of an address on an interface, in whatever state; None: there is none."""
 

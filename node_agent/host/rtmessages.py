@@ -279,6 +279,12 @@ def neighbour_of(entry: Entry) -> Neighbour:
     return Neighbour(fields[3], address, mac.hex(":"), fields[4])
 
 
+def by_hand(entry: Entry) -> bool:
+    """Whether somebody made a neighbour entry: a permanent one, or one that the node answers for (proxy)."""
+    *_, state, flags, _ = NEIGHBOUR.unpack_from(bytes.fromhex(entry.raw))
+    return bool(state & NUD_PERMANENT or flags & NTF_PROXY)
+
+
 def make_neighbour(index: int, address: str, mac: str, state: int) -> Entry:
     """A neighbour entry."""
     where = ipaddress.ip_address(address)

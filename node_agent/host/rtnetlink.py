@@ -71,7 +71,7 @@ class KernelRouting:
             *(n for n in nexthops if rt.nexthop_of(n) in single),
             *(n for n in nexthops if rt.nexthop_of(n) in objects - single),  # groups of them
             *sorted(routes, key=_comes_back),
-            *(n for n in self._neighbours() if _stays(n)),
+            *(n for n in self.neighbours() if rt.by_hand(n)),
         ]  # fmt: skip
         named = (e for e in kept if e.kind in ("route", "nexthop") or wanted & set(rt.interfaces_of(e)))
         return [entry for entry in named if not rt.learned(entry)]
@@ -99,17 +99,15 @@ class KernelRouting:
         return rt.entry_of("route", bodies[0]) if bodies else None
 
     def neighbour(self, index: int, address: str) -> Entry | None:
-        for entry in self._neighbours():
+        for entry in self.neighbours():
             one = rt.neighbour_of(entry)
             if (one.index, one.address) == (index, address):
                 return entry
         return None
 
-    def _neighbours(self) -> Iterator[Entry]:
-        for flags in (0, rt.NTF_PROXY):
-            for family in _FAMILIES:
-                for body in _dump(_GET_NEIGHBOUR, rt.NEIGHBOUR.pack(family, 0, 0, 0, 0, flags, 0)):
-                    yield rt.entry_of("neighbour", body)
+    def neighbours(self) -> Sequence[Entry]:
+        heads = [rt.NEIGHBOUR.pack(f, 0, 0, 0, 0, flags, 0) for flags in (0, rt.NTF_PROXY) for f in _FAMILIES]
+        return [rt.entry_of("neighbour", body) for head in heads for body in _dump(_GET_NEIGHBOUR, head)]
 
     def set_up(self, index: int, up: bool) -> None:
         _told(_NEW_LINK, 0, _LINK.pack(socket.AF_UNSPEC, 0, index, _UP if up else 0, _UP))
@@ -154,16 +152,6 @@ def _comes_back(entry: Entry) -> tuple[bool, bool]:
     """The kernel takes a route through a gateway only once the gateway's own network is there."""
     route = rt.route_of(entry)
     return route.kind != "local", bool(route.gateway)
-
-
-def _stays(entry: Entry) -> bool:
-    """Whether a neighbour entry was made by hand: permanent, or a proxy's."""
-    one = rt.neighbour_of(entry)
-    return bool(one.state & rt.NUD_PERMANENT) or _is_proxy(entry)
-
-
-def _is_proxy(entry: Entry) -> bool:
-    return bool(rt.NEIGHBOUR.unpack_from(bytes.fromhex(entry.raw))[5] & rt.NTF_PROXY)
 
 
 def _tentative(body: bytes, indexes: Sequence[int]) -> bool:

@@ -79,7 +79,7 @@ class LinkState(Step):
         return f"{how}; {len(self.entries)} addresses, routes and neighbours come back later"
 
     def resources(self) -> tuple[Resource, ...]:
-        return (Resource("link", self.name),)
+        return (Resource("interface", self.name),)
 
     def capture(self, reader: Reader) -> Undo:
         link = find_link(reader.routing, self.index)

@@ -12,9 +12,10 @@ import pytest
 from node_agent.catalog import catalog
 from node_agent.injector import Injector
 from node_agent.probe import run_probes
-from tests.contract import simulated_memory, simulated_processes
+from tests.contract import simulated_memory, simulated_processes, simulated_settings
 from tests.contract.facilities import at_rest
 from tests.contract.simulated import Kernel, Killed, SimulatedHost, fresh_kernel
+from tests.contract.simulated_links import SimNet
 
 CASES = [(name, dict(example)) for name, cls in catalog().items() for example in cls.examples]
 
@@ -63,13 +64,14 @@ class Rig:
         strays = [p for p in self.kernel.texts if "groundfault-" in p]
         helpers = [name for name, helper in self.kernel.helpers.items() if not helper.agent.dead]
         rules = [tag for tag, rule in self.kernel.rules.items() if not rule.agent.dead]
+        wired = self.kernel.net == SimNet() and simulated_settings.at_rest(self.kernel.texts, self.kernel.config)
         quiet = not self.kernel.loops and not strays and not helpers and not rules and at_rest(self.kernel.texts)
         open_net = not self.kernel.netfilter.tables and not self.kernel.netfilter.filled
         well = open_net and not self.kernel.ailments and not self.kernel.reactions
         well = well and simulated_processes.at_rest(self.kernel.texts, self.kernel.services)
         well = well and self.kernel.time.at_rest(self.kernel.clock)
         well = well and simulated_memory.at_rest(self.kernel.texts)
-        return quiet and well and self.kernel.dm == self.healthy
+        return quiet and wired and well and self.kernel.dm == self.healthy
 
     def apply(self, injector: Injector, case: tuple[str, Mapping[str, Any]], lease_s: float = 60) -> bool:
         """True where the agent lived to say that the fault is active, False where it was killed."""

@@ -14,13 +14,23 @@ from dataclasses import dataclass, field
 
 from node_agent.host import SECTOR, CommandError, DmTarget, Extent, FileInfo, HelperFailed, LogRecord, LoopInfo
 from node_agent.host.mounting import Mounted
-from tests.contract import cgroup_io, facilities, simulated_memory, simulated_processes
+from node_agent.host.settings import ConfigFile
+from tests.contract import (
+    cgroup_io,
+    facilities,
+    simulated_links,
+    simulated_memory,
+    simulated_processes,
+    simulated_settings,
+)
 from tests.contract.filesystems import SimulatedFilesystems
 from tests.contract.rule_table import SimRule, SimulatedBpf, cgroup_texts, systemctl
 from tests.contract.simulated_clock import SimClock, SimulatedClock
 from tests.contract.simulated_disks import PLAIN, SimulatedDisks, SimulatedDm, SimulatedLoops
+from tests.contract.simulated_links import SimNet, SimulatedRouting
 from tests.contract.simulated_netfilter import SimNetfilter, SimulatedFlows, SimulatedRuleset
 from tests.contract.simulated_processes import SimService, SimulatedProcesses, SimulatedServices
+from tests.contract.simulated_settings import SimulatedSettings
 from tests.contract.simulated_space import SimulatedSpace, SimulatedStops
 
 
@@ -72,6 +82,8 @@ class Kernel:
     """By mount point: what an error of the file system does, where that was set by hand."""
     services: dict[str, SimService] = field(default_factory=simulated_processes.services)
     netfilter: SimNetfilter = field(default_factory=SimNetfilter)
+    net: SimNet = field(default_factory=SimNet)
+    config: dict[str, ConfigFile] = field(default_factory=simulated_settings.files)
     boot: int = 1
     clock: float = 1000.0
     wall: float = 1.8e9
@@ -90,6 +102,8 @@ class Kernel:
         simulated_memory.boot(self.texts)
         self.services = simulated_processes.services()
         self.helpers, self.rules, self.reactions = {}, {}, {}
+        self.net = SimNet()
+        self.texts |= simulated_settings.texts()
         self.netfilter = SimNetfilter()
         self.boot, self.clock, self.next_minor = self.boot + 1, 10.0, 1
         self.time = SimClock(since=10.0, booted=10.0)
@@ -123,6 +137,8 @@ def fresh_kernel() -> Kernel:
         **cgroup_io.io_texts(),
         **facilities.facility_texts(),
         **facilities.process_texts(),
+        **simulated_links.texts(),
+        **simulated_settings.texts(),
         **simulated_processes.texts(),
         **simulated_memory.texts(),
         **simulated_memory.seen_texts(),
@@ -147,6 +163,7 @@ class SimulatedHost:
         self.network = _Network(self)
         self.flows = SimulatedFlows(self)
         self.space, self.stops = SimulatedSpace(self), SimulatedStops(self)
+        self.routing, self.settings = SimulatedRouting(self), SimulatedSettings(self)
         self.clock = SimulatedClock(self)
         self.frames = simulated_memory.SimulatedFrames(self)
         self.services, self.processes = SimulatedServices(self), SimulatedProcesses(self)
@@ -188,7 +205,9 @@ class SimulatedHost:
         self.change()
         if path.startswith(("/sys/", "/proc/")):
             text = text.removesuffix("\n")  # files of the kernel take lines, and these texts are without the end
-        if simulated_memory.write(self.kernel, path, text) or simulated_processes.write(self.kernel.texts, path, text):
+        if simulated_memory.write(self.kernel, path, text) or simulated_processes.write(
+            self.kernel.texts, path, text
+        ):
             return
         if not (cgroup_io.write(self.kernel.texts, path, text) or facilities.write(self.kernel.texts, path, text)):
             self.kernel.texts[path] = text

@@ -28,6 +28,7 @@ class Selection(BaseModel):
 
     interface: str
     index: int = 0
+    mtu: int = 1500
     v4: tuple[str, ...] = ()
     v6: tuple[str, ...] = ()
     protocol: Protocol = "any"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -82,10 +82,12 @@ class LinksReader(Protocol):
     def list(self) -> Sequence[Interface]:
         """All interfaces of this network namespace."""
 
-    def qdiscs(self, index: int) -> Sequence[Qdisc | str]:
-        """What hangs on an interface, outermost first; the kind alone where it is neither netem nor tbf."""
+    def qdiscs(self) -> Mapping[int, Sequence[Qdisc | str]]:
+        """What hangs on each interface, by its number, outermost first; the kind alone where it is neither netem
+        nor tbf."""
 
-    def counters(self, index: int) -> Sequence[QdiscCounters]: ...
+    def counters(self) -> Mapping[int, Sequence[QdiscCounters]]:
+        """The same with their counters."""
 
 
 class Links(LinksReader, Protocol):

@@ -11,7 +11,7 @@ import errno
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -65,20 +65,20 @@ class KernelLinks:
                 )  # fmt: skip
         return found
 
-    def qdiscs(self, index: int) -> Sequence[Qdisc | str]:
-        found = [
-            (parent, qdisc_of(_text(said.get(_KIND, b"")), handle, parent, said.get(_OPTIONS, b"")))
-            for handle, parent, said in _of(index)
-        ]
-        return [one for _, one in sorted(found, key=lambda pair: (pair[0] != _ROOT, pair[0]))]
+    def qdiscs(self) -> Mapping[int, Sequence[Qdisc | str]]:
+        found: dict[int, list[Qdisc | str]] = {}
+        for index, handle, parent, said in _qdiscs():
+            one = qdisc_of(_text(said.get(_KIND, b"")), handle, parent, said.get(_OPTIONS, b""))
+            found.setdefault(index, []).append(one)
+        return found
 
-    def counters(self, index: int) -> Sequence[QdiscCounters]:
-        found = []
-        for handle, _, said in _of(index):
+    def counters(self) -> Mapping[int, Sequence[QdiscCounters]]:
+        found: dict[int, list[QdiscCounters]] = {}
+        for index, handle, _, said in _qdiscs():
             stats = dict(attributes(said.get(_STATS2, b"")))
             packets = _number(stats.get(_STATS_BASIC, b"")[8:12])
             waiting, _, dropped = struct.unpack_from("=III", stats.get(_STATS_QUEUE, bytes(20)))
-            found.append(QdiscCounters(_handle(handle), packets, dropped, waiting))
+            found.setdefault(index, []).append(QdiscCounters(_handle(handle), packets, dropped, waiting))
         return found
 
     def add_ifb(self, name: str) -> None:
@@ -108,7 +108,7 @@ class KernelLinks:
         end = time.monotonic() + timeout_s
         try:
             index = socket.if_nametoindex(name)
-            while any(one.waiting for one in self.counters(index)):
+            while any(one.waiting for one in self.counters().get(index, ())):
                 if time.monotonic() >= end:
                     return False
                 time.sleep(_POLL_S)
@@ -125,13 +125,14 @@ class KernelLinks:
             ip.link("del", index=index)
 
 
-def _of(index: int) -> Iterator[tuple[int, int, dict[int, bytes]]]:
-    """Handle, parent and attributes of each qdisc of an interface that is asked for."""
-    for kind, body in asked(_ROUTE, _GET_QDISC, _DUMP, _TC.pack(0, index, 0, 0, 0)):
+def _qdiscs() -> Iterator[tuple[int, int, int, dict[int, bytes]]]:
+    """Interface, handle, parent and attributes of each qdisc; of an interface outermost first."""
+    found = []
+    for kind, body in asked(_ROUTE, _GET_QDISC, _DUMP, bytes(_TC.size)):
         if kind == _NEW_QDISC:
-            _, at, handle, parent, _ = _TC.unpack_from(body)
-            if at == index:
-                yield handle, parent, dict(attributes(body[_TC.size :]))
+            _, index, handle, parent, _ = _TC.unpack_from(body)
+            found.append((index, handle, parent, dict(attributes(body[_TC.size :]))))
+    yield from sorted(found, key=lambda one: (one[0], one[2] != _ROOT, one[2]))
 
 
 def qdisc_of(kind: str, handle: int, parent: int, options: bytes) -> Qdisc | str:

@@ -49,7 +49,7 @@ class Line(BaseModel):
         return self.sent_s + self.latency_s
 
 
-class Problem(BaseModel):
+class Unexplained(BaseModel):
     """A key whose content cannot be explained by what was asked and answered."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,7 +64,7 @@ class Problem(BaseModel):
         return f"{self.kind}: {self.key} has {self.found or 'nothing'}, it was answered {expected}"
 
 
-def replay(lines: Iterable[Line]) -> tuple[Mapping[str, frozenset[str]], tuple[Problem, ...]]:
+def replay(lines: Iterable[Line]) -> tuple[Mapping[str, frozenset[str]], tuple[Unexplained, ...]]:
     """Which values each key may have after all that, and reads that saw something else.
 
     Lines come in the order in which their requests ended; those of one key never overlap.
@@ -80,13 +80,15 @@ def replay(lines: Iterable[Line]) -> tuple[Mapping[str, frozenset[str]], tuple[P
                 possible[line.key] = before | {line.value}
         elif line.answer == "ok" and line.saw is not None:
             if line.saw not in before:
-                wrong.append(Problem(kind="wrong_read", key=line.key, found=line.saw, possible=_sorted(before)))
+                wrong.append(
+                    Unexplained(kind="wrong_read", key=line.key, found=line.saw, possible=_sorted(before))
+                )
             else:
                 possible[line.key] = frozenset({line.saw})
     return possible, tuple(wrong)
 
 
-def against(possible: Mapping[str, frozenset[str]], found: Mapping[str, str]) -> tuple[Problem, ...]:
+def against(possible: Mapping[str, frozenset[str]], found: Mapping[str, str]) -> tuple[Unexplained, ...]:
     """What in a database cannot be explained: `found` has the value of each key that is there.
 
     Lost: it must be there and is not. Phantom: it must not be there and is. Stale: it is another value.
@@ -101,7 +103,7 @@ def against(possible: Mapping[str, frozenset[str]], found: Mapping[str, str]) ->
             kind = "lost"
         elif allowed == {""}:
             kind = "phantom"
-        problems.append(Problem(kind=kind, key=key, found=here, possible=_sorted(allowed)))
+        problems.append(Unexplained(kind=kind, key=key, found=here, possible=_sorted(allowed)))
     return tuple(problems)
 
 

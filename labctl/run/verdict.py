@@ -69,6 +69,10 @@ class Finding(_Value):
     reasons: tuple[str, ...] = ()
     measures: Mapping[str, float | int | str] = Field(default_factory=dict)
 
+    @property
+    def passed(self) -> bool:
+        return self.outcome is Outcome.PASS
+
 
 class Verdict(_Value):
     """All findings of an episode. `void`: why nothing can be said of the solver, such as a fault that never bit.

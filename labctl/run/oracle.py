@@ -1,0 +1,120 @@
+"""An oracle: it looks at the lab, and judges what it saw. Looking and judging are apart.
+
+What was looked at is kept in the record as data, so that a verdict can be worked out again without a lab. An
+oracle looks at the gate (how it was when all was well) and after the repair; it judges the second by the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from pydantic import BaseModel, ConfigDict
+
+from labctl.errors import LabctlError
+from labctl.run.ledger import Line
+from labctl.run.verdict import Aspect, Finding, Outcome
+
+Seen = Mapping[str, Any]
+"""What an oracle saw, as JSON data."""
+
+
+class Output(Protocol):
+    """How a command on a node ended."""
+
+    @property
+    def status(self) -> int: ...
+    @property
+    def stdout(self) -> str: ...
+    @property
+    def stderr(self) -> str: ...
+
+
+class Lookout(Protocol):
+    """The lab as oracles see it: nothing here changes anything."""
+
+    @property
+    def nodes(self) -> tuple[str, ...]: ...
+    def sh(self, node: str, script: str, *, timeout_s: float = 60.0) -> Output:
+        """Run a script on a node as root. Raises :class:`labctl.errors.LabError` where it does not answer."""
+
+
+class Window(BaseModel):
+    """The time over which things have to hold, in seconds since the start of the load, and the load's ledger."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    begin_s: float
+    end_s: float
+    lines: tuple[Line, ...] = ()
+
+
+class Oracle(BaseModel):
+    """Base of all oracles: frozen, its fields are its parameters."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @property
+    def name(self) -> str:
+        """Its name in the record; two oracles of one problem never share it."""
+        raise NotImplementedError
+
+    @property
+    def aspect(self) -> Aspect:
+        """What its finding is about."""
+        raise NotImplementedError
+
+    def look(self, lab: Lookout) -> Seen:
+        """What is there now. Raises :class:`LabctlError` where it cannot see."""
+        return {}
+
+    def judge(self, before: Seen, after: Seen, window: Window) -> Finding:
+        """The finding. Pure. `before` is what it saw at the gate; there, both are the same."""
+        raise NotImplementedError
+
+    def found(self, outcome: Outcome, *reasons: str, **measures: float | int | str) -> Finding:
+        """A finding of this oracle."""
+        return Finding(oracle=self.name, aspect=self.aspect, outcome=outcome, reasons=reasons, measures=measures)
+
+
+class Sight(BaseModel):
+    """What all oracles of a problem saw at one moment: what each saw, and why some could not."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seen: Mapping[str, Seen]
+    blind: Mapping[str, str]
+
+
+def look_all(oracles: Sequence[Oracle], lab: Lookout) -> Sight:
+    """Let all oracles look. One that cannot, or crashes, is blind: that is never the fault of the service."""
+    seen: dict[str, Seen] = {}
+    blind: dict[str, str] = {}
+    for oracle in oracles:
+        try:
+            seen[oracle.name] = oracle.look(lab)
+        except LabctlError as error:
+            blind[oracle.name] = error.message
+        except Exception as error:  # noqa: BLE001 - a bug in an oracle is UNKNOWN, and is told
+            blind[oracle.name] = _crash(error)
+    return Sight(seen=seen, blind=blind)
+
+
+def judge_all(oracles: Sequence[Oracle], before: Sight, after: Sight, window: Window) -> tuple[Finding, ...]:
+    """The findings of all oracles, also from a record, without a lab."""
+    return tuple(_judge(oracle, before, after, window) for oracle in oracles)
+
+
+def _judge(oracle: Oracle, before: Sight, after: Sight, window: Window) -> Finding:
+    for when, sight in (("at the gate", before), ("after the repair", after)):
+        if oracle.name not in sight.seen:
+            reason = sight.blind.get(oracle.name, "it did not look")
+            return oracle.found(Outcome.UNKNOWN, f"it could not see {when}: {reason}")
+    try:
+        return oracle.judge(before.seen[oracle.name], after.seen[oracle.name], window)
+    except Exception as error:  # noqa: BLE001 - a bug in an oracle is UNKNOWN, and is told
+        return oracle.found(Outcome.UNKNOWN, f"it could not judge: {_crash(error)}")
+
+
+def _crash(error: Exception) -> str:
+    return f"the oracle crashed: {type(error).__name__}: {error}"

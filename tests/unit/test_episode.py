@@ -1,0 +1,201 @@
+"""The episode: every way through it and out of it, in a simulated world."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from labctl.errors import LabError
+from labctl.run.episode import Timing, run_episode
+from labctl.run.oracle import Lookout, Oracle, Seen, Window
+from labctl.run.problem import Planted
+from labctl.run.verdict import Aspect, Finding, Outcome, Verdict
+
+from .run_world import BAD, Broken, Changes, ClientsOracle, Notes, SimWorld, problem
+
+TIMING = Timing(hold_s=20, soak_s=30, settle_s=1, poll_s=0.5)
+ALL = ["gate", "plant", "solve", "freeze", "soak", "challenge", "judge", "recover"]
+
+
+def repair(world: SimWorld) -> None:
+    world.broken = False
+
+
+def played(world: SimWorld, **changed: Any) -> tuple[Verdict, Notes]:
+    notes = Notes()
+    return run_episode(problem(**changed), world, notes, TIMING), notes
+
+
+RIGHT = ((30.0, lambda w: w.say(BAD)), (40.0, repair), (60.0, SimWorld.declare))
+
+
+def test_a_repair_that_is_right() -> None:
+    world = SimWorld(acts=RIGHT)
+    verdict, notes = played(world)
+    assert (verdict.outcome, verdict.reasons, verdict.diagnosis) == (Outcome.PASS, (), "exact")
+    assert notes.stages == ALL
+    assert [f.oracle for f in verdict.findings] == ["clients", "changes", "clients after the challenge"]
+    assert [k for k, _ in notes.events if k != "window"] == ["planted", "bitten", "solved"]
+    assert list(notes.sights) == ["before", "soaked", "challenged"]
+    assert world.log == ["plant broken", "solver ended", "solver ended", "recover", "load stopped"]
+
+
+@pytest.mark.parametrize(
+    ("acts", "how", "failure"),
+    [
+        ((), "out of time", "never_declared"),
+        (((5.0, SimWorld.leave),), "ended", "never_declared"),
+        (((5.0, repair), (9.0, SimWorld.leave)), "ended", "never_declared"),
+        (((5.0, SimWorld.declare),), "declared", "did_not_last"),
+        (((5.0, repair), (6.0, lambda w: setattr(w, "units", "mine")), (9.0, SimWorld.declare)), "declared",
+         "off_the_permitted_list"),
+    ],
+)  # fmt: skip
+def test_what_fails_and_why(acts: Any, how: str, failure: str) -> None:
+    verdict, notes = played(SimWorld(acts=acts))
+    assert (verdict.outcome, verdict.failure, verdict.diagnosis) == (Outcome.FAIL, failure, "none")
+    assert dict(notes.events)["solved"] == {"how": how, "diagnosis": None}
+    assert notes.stages == ALL
+
+
+def test_a_repair_that_does_not_survive_what_comes_again() -> None:
+    verdict, _ = played(SimWorld(acts=RIGHT), challenge=(("w2", "systemctl restart x: relapse"),))
+    assert verdict.of("outcome") is Outcome.PASS and verdict.of("durability") is Outcome.FAIL
+    assert verdict.failure == "did_not_last"
+
+
+def test_the_trigger_comes_again_where_the_problem_says_so() -> None:
+    trigger = Planted(fault=Broken(), node="w2", at_s=3, ends_after_s=5)
+    world = SimWorld(acts=RIGHT)
+    verdict, _ = played(world, faults=(trigger,), trigger_again=True)
+    assert world.log[:4] == ["plant broken", "end i-1", "solver ended", "plant broken"]
+    assert verdict.failure == "did_not_last", "the simulated service stays broken by its trigger"
+
+
+def test_faults_come_when_they_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SimWorld(acts=RIGHT)
+    notes = Notes()
+    times: list[float] = []
+    plant = world.plant
+
+    def timed(planted: Planted) -> str:
+        times.append(world.clock)
+        return plant(planted)
+
+    monkeypatch.setattr(world, "plant", timed)
+    late, early = (Planted(fault=Broken(), node="w2", at_s=at) for at in (7, 2))
+    run_episode(problem(faults=(late, early)), world, notes, TIMING)
+    assert times[1] - times[0] == pytest.approx(5, abs=0.2)
+
+
+def test_the_gate() -> None:
+    world = SimWorld(broken=True)
+    verdict, notes = played(world)
+    assert verdict.outcome is Outcome.UNKNOWN and "the gate: clients: book at" in verdict.void
+    assert notes.stages == ["gate", "recover"]
+    assert not any(line.startswith("plant") for line in world.log)
+
+
+def test_a_fault_that_never_bites_is_void_whatever_the_solver_says() -> None:
+    world = SimWorld(acts=RIGHT, bites=False)
+    verdict, notes = played(world)
+    assert verdict.void == "broken on w2 did not bite within 60 s"
+    assert verdict.outcome is Outcome.UNKNOWN and "solve" not in notes.stages
+    assert world.log[-2:] == ["recover", "load stopped"]
+
+
+def test_residue_is_no_pass() -> None:
+    verdict, notes = played(SimWorld(acts=RIGHT, residue=("w2: qdisc",)))
+    assert verdict.outcome is Outcome.UNKNOWN and "residue on the nodes: w2: qdisc" in verdict.reasons[0]
+    assert ("residue", {"what": "w2: qdisc"}) in notes.events
+
+
+def test_a_node_that_is_lost_is_unknown_and_everything_ends() -> None:
+    world = SimWorld(acts=(*RIGHT, (60.0, lambda w: setattr(w, "lost", "w1"))))
+    verdict, _ = played(world)
+    assert verdict.outcome is Outcome.UNKNOWN and verdict.of("outcome") is Outcome.PASS
+    assert verdict.reasons == ("changes: it could not see after the repair: w1 does not answer",)
+    assert "recover" in world.log
+
+
+class Bug(Oracle):
+    when: str
+
+    @property
+    def name(self) -> str:
+        return "bug"
+
+    @property
+    def aspect(self) -> Aspect:
+        return "integrity"
+
+    def look(self, lab: Lookout) -> Seen:
+        if self.when == "look":
+            raise KeyError("look")
+        return {}
+
+    def judge(self, before: Seen, after: Seen, window: Window) -> Finding:
+        if self.when == "judge":
+            raise ZeroDivisionError
+        return self.found(Outcome.PASS)
+
+
+@pytest.mark.parametrize("when", ["look", "judge"])
+def test_an_oracle_that_crashes_is_unknown_before_anything_is_planted(when: str) -> None:
+    world = SimWorld(acts=RIGHT)
+    verdict, _ = played(world, oracles=(ClientsOracle(), Changes(), Bug(when=when)))
+    assert verdict.outcome is Outcome.UNKNOWN and "the oracle crashed" in verdict.void
+    assert world.log[0] == "solver ended", "nothing was planted"
+
+
+@pytest.mark.parametrize("what", ["plant", "challenge", "recover"])
+def test_the_lab_breaks(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Any:
+        raise LabError("the lab is gone")
+
+    world = SimWorld(acts=RIGHT)
+    monkeypatch.setattr(world, what, broken)
+    verdict, notes = played(world, challenge=(("w2", "restart"),))
+    assert verdict.outcome is Outcome.UNKNOWN and "the lab is gone" in verdict.void
+    assert notes.stages[-1] == "recover" and world.log[-1] == "load stopped"
+
+
+def test_ctrl_c_recovers() -> None:
+    def interrupt(world: SimWorld) -> None:
+        raise KeyboardInterrupt
+
+    world, notes = SimWorld(acts=((20.0, interrupt),)), Notes()
+    with pytest.raises(KeyboardInterrupt):
+        run_episode(problem(), world, notes, TIMING)
+    assert world.log[-3:] == ["solver ended", "recover", "load stopped"] and notes.stages[-1] == "recover"
+
+
+def test_no_fault_problems_turn_it_round() -> None:
+    calm: dict[str, Any] = {"mode": "no_fault", "faults": (), "cause": frozenset()}
+    healthy = ((5.0, lambda w: setattr(w, "_said", _healthy())), (6.0, SimWorld.declare))
+    verdict, _ = played(SimWorld(acts=healthy), **calm)
+    assert (verdict.outcome, verdict.diagnosis) == (Outcome.PASS, "exact")
+    meddling = ((5.0, lambda w: setattr(w, "units", "mine")), (6.0, SimWorld.declare))
+    assert played(SimWorld(acts=meddling), **calm)[0].failure == "off_the_permitted_list"
+
+
+def _healthy() -> Any:
+    from labctl.run.diagnosis import Diagnosis
+
+    return Diagnosis(healthy=True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"faults": ()}, "faults: none for no_fault"),
+        ({"cause": frozenset()}, "cause: none for no_fault"),
+        ({"oracles": (ClientsOracle(), ClientsOracle())}, "oracles: two have one name"),
+        ({"cause": frozenset({BAD.model_copy(update={"scope": "moon"})})}, "'moon' is no word"),
+        ({"name": "Disk Broken"}, "pattern"),
+    ],
+)
+def test_a_problem_makes_sense(wrong: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        problem(**wrong)

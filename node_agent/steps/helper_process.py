@@ -43,6 +43,7 @@ class HelperProcess(Step):
     ready: str = "ready"
     ready_s: float = Field(default=30.0, gt=0, le=MAX_READY_S)
     claims: tuple[Claim, ...] = ()
+    go: str = Field(default="", description="a line that it is told once the injection is active")
 
     def describe(self) -> str:
         return f"start {self.name}: {self.title}"
@@ -61,6 +62,10 @@ class HelperProcess(Step):
             host.helpers.start(self.name, self.argv, payload=self.payload, ready=self.ready, ready_s=self.ready_s)
         except HelperFailed as failed:
             raise ApplyError(failed.told()) from failed
+
+    def hold(self, host: Host, expires: float) -> None:
+        if self.go:
+            host.helpers.ask(self.name, self.go)
 
     def revert(self, host: Host, undo: Undo | None) -> None:
         host.helpers.stop(self.name)

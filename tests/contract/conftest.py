@@ -12,7 +12,7 @@ import pytest
 from node_agent.catalog import catalog
 from node_agent.injector import Injector
 from node_agent.probe import run_probes
-from tests.contract import simulated_memory, simulated_processes, simulated_settings
+from tests.contract import simulated_machine, simulated_memory, simulated_processes, simulated_settings
 from tests.contract.facilities import at_rest
 from tests.contract.simulated import Kernel, Killed, SimulatedHost, fresh_kernel
 from tests.contract.simulated_links import SimNet
@@ -70,6 +70,7 @@ class Rig:
         well = open_net and not self.kernel.ailments and not self.kernel.reactions
         well = well and simulated_processes.at_rest(self.kernel.texts, self.kernel.services)
         well = well and self.kernel.time.at_rest(self.kernel.clock)
+        well = well and simulated_machine.at_rest(self.kernel.texts)
         well = well and simulated_memory.at_rest(self.kernel.texts)
         return quiet and wired and well and self.kernel.dm == self.healthy
 

@@ -19,6 +19,7 @@ from tests.contract import (
     cgroup_io,
     facilities,
     simulated_links,
+    simulated_machine,
     simulated_memory,
     simulated_processes,
     simulated_settings,
@@ -99,6 +100,7 @@ class Kernel:
         self.texts |= cgroup_texts() | cgroup_io.io_texts()
         facilities.boot(self.texts)
         simulated_processes.boot(self.texts)
+        self.texts |= simulated_machine.FILES | simulated_machine.SYSTEMD
         simulated_memory.boot(self.texts)
         self.services = simulated_processes.services()
         self.helpers, self.rules, self.reactions = {}, {}, {}
@@ -140,6 +142,8 @@ def fresh_kernel() -> Kernel:
         **simulated_links.texts(),
         **simulated_settings.texts(),
         **simulated_processes.texts(),
+        **simulated_machine.FILES,
+        **simulated_machine.SYSTEMD,
         **simulated_memory.texts(),
         **simulated_memory.seen_texts(),
     }

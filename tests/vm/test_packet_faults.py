@@ -197,24 +197,22 @@ UNIT = "meters"
 
 
 def test_what_a_unit_sends(bench: NetBench) -> None:
-    """The same traffic from the unit and from elsewhere, at the same time; the unit starts after the injection."""
+    """The same traffic from the unit and from elsewhere, at the same time."""
     flow = f"{v4(1)}/{PORT}/64"
-    script = net_meter.udp_script([flow], 300, 5.0)
-    text = f"[Service]\nType=oneshot\nExecStart={script}\nStandardOutput=truncate:/run/{UNIT}.json\n"
-    bench.sh(f"printf '%s' '{text}' > /run/systemd/system/{UNIT}.service; systemctl daemon-reload")
-    view = bench.inject("packet_delay", delay_ms=60, unit=UNIT)
+    enter = f"echo $$ > /sys/fs/cgroup/system.slice/{UNIT}.service/cgroup.procs"
+    inside = f"{enter}; {net_meter.udp_script([flow], 300, 5.0)}"
+    bench.sh(f"systemd-run --quiet --unit={UNIT} sleep infinity")
+    view = bench.inject("packet_delay", delay_ms=60, unit=UNIT, direction="out")
     with ThreadPoolExecutor(1) as pool:
         elsewhere = pool.submit(bench.udp, [flow], 300, 5.0)
-        bench.sh(f"systemctl start {UNIT}")
-        (inside,) = net_meter.flows_of(bench.sh(f"cat /run/{UNIT}.json"))
-        (outside,) = elsewhere.result()
-    assert not inside.lost and takes(60, inside.median_ms) and untouched(outside), (str(inside), str(outside))
+        (late,) = net_meter.flows_of(bench.sh(inside))
+        (usual,) = elsewhere.result()
+    assert not late.lost and takes(60, late.median_ms) and untouched(usual), (str(late), str(usual))
     assert bench.evidence(view).counters["matched"] == 300
     bench.recover(view)
-    bench.sh(f"systemctl start {UNIT}")
-    (inside,) = net_meter.flows_of(bench.sh(f"cat /run/{UNIT}.json"))
-    assert untouched(inside), str(inside)
-    bench.sh(f"rm /run/systemd/system/{UNIT}.service /run/{UNIT}.json; systemctl daemon-reload")
+    (after,) = net_meter.flows_of(bench.sh(inside))
+    assert untouched(after), str(after)
+    bench.sh(f"systemctl stop {UNIT}")
 
 
 def test_all_is_lost_but_what_control_needs(bench: NetBench) -> None:

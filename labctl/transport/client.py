@@ -35,6 +35,8 @@ FORMAT_S = 2000.0
 
 POLL_S = 0.2
 
+_LIES = "do not believe it: look at the node itself, and install the agent anew"
+
 
 class AgentClient:
     """One agent. Every method raises a :class:`labctl.errors.LabctlError`; times in seconds."""
@@ -91,7 +93,9 @@ class AgentClient:
             id=injection_id, fault=fault, parameters_json=json.dumps(dict(parameters)), lease_s=lease_s
         )
         try:
-            return convert.injection_view(self._ask("Apply", request, pb.Injection, timeout_s))
+            return self._own(
+                convert.injection_view(self._ask("Apply", request, pb.Injection, timeout_s)), [injection_id]
+            )
         except (NoAnswerError, ConnectError) as lost:
             if isinstance(lost, ConnectError) and lost.cause in NEVER_ASKED:
                 raise
@@ -114,12 +118,20 @@ class AgentClient:
         The answer has the state of each: one that is `stuck` has left residue.
         """
         request = pb.RecoverRequest(ids=ids, all=everything, stop=stop.upper())
-        return convert.injection_list(self._ask("Recover", request, pb.RecoverReply, timeout_s))
+        found = convert.injection_list(self._ask("Recover", request, pb.RecoverReply, timeout_s))
+        for one in found.injections:
+            self._own(one, ids)
+        if untold := [i for i in ids if i not in {one.id for one in found.injections}]:
+            raise LabError(f"{self.node_name}: its agent does not say what became of {', '.join(untold)}", _LIES)
+        return found
 
     def list(self, ended: bool = False, ids: tuple[str, ...] = (), timeout_s: float = QUICK_S) -> InjectionList:
         """Injections with evidence read now; `ended` adds those that are over, `ids` picks."""
         request = pb.ListRequest(ended=ended, ids=ids)
-        return convert.injection_list(self._ask("List", request, pb.ListReply, timeout_s))
+        found = convert.injection_list(self._ask("List", request, pb.ListReply, timeout_s))
+        for one in found.injections:
+            self._own(one, ids)
+        return found
 
     def watch(self, injection_id: str, interval_s: float = 0) -> Generator[InjectionView]:
         """An injection at each interval (0: a second) until it has ended. Close the generator to stop."""
@@ -161,6 +173,15 @@ class AgentClient:
         request = pb.RepairDiskRequest(id=injection_id, disk=disk)
         reply = self._ask("RepairDisk", request, pb.RepairDiskReply, timeout_s)
         return Repair(tuple(reply.done), tuple(reply.lost))
+
+    def _own(self, view: InjectionView, ids: Sequence[str]) -> InjectionView:
+        """The injection, which is of this node and one of those asked for. Raises :class:`LabError` otherwise."""
+        if view.node != self.node_name or (ids and view.id not in ids):
+            asked = f", asked for {', '.join(ids)}" if ids else ""
+            raise LabError(
+                f"{self.node_name}: its agent answers with injection {view.id} of {view.node}{asked}", _LIES
+            )
+        return view
 
     def _ask(self, method: str, request: Message, reply: type[Reply], timeout_s: float) -> Reply:
         if self._within_s is not None:

@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from node_agent.traffic import PortRange, Selection
+from node_agent.traffic import Network, PortRange, Selection
 
-Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Ports = tuple[PortRange, ...]
 
 

@@ -70,7 +70,7 @@ class KernelFlows:
 
 
 def _send(raw: socket.socket, source: tuple[str, int], target: tuple[str, int]) -> None:
-    sequence = random.getrandbits(32)  # noqa: S311
+    sequence = random.getrandbits(32)
     segment = tcp_segment(*source, *target, sequence=sequence, urgent=PROVOKED_BY)
     with contextlib.suppress(OSError):  # no route, or another rule of the node's: that end speaks up by itself
         raw.sendto(segment, (target[0], 0))

@@ -29,7 +29,7 @@ _SHORT_S = 1
 
 @dataclass(frozen=True)
 class Spoiling:
-    """Which answers, and what becomes of them. `names` in lower case; "*.a.b" is a.b and everything below.
+    """Which answers, and what becomes of them. `names` in lower case; "*.a.b" is a.b and everything below, "*" all.
 
     `types` are numbers of record types; empty: all. `v4` and `v6` are the wrong addresses.
     """
@@ -45,7 +45,7 @@ class Spoiling:
         if self.types and kind not in self.types:
             return False
         return any(
-            name == one or (one.startswith("*.") and (name == one[2:] or name.endswith(one[1:])))
+            one in ("*", name) or (one.startswith("*.") and (name == one[2:] or name.endswith(one[1:])))
             for one in self.names
         )
 

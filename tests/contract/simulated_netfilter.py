@@ -19,6 +19,11 @@ _OTHER = re.compile(r"^\w+ \w+ (\w+) (\S+)")
 _COUNTER = re.compile(r"^\s*counter (\S+) \{")
 
 
+def texts() -> dict[str, str]:
+    """What /proc says of ports."""
+    return {"/proc/sys/net/ipv4/ip_local_port_range": "32768\t60999\n"}
+
+
 @dataclass
 class SimNetfilter:
     """Tables by family and name, each as the lines that made it; and what the kernel knows of connections."""

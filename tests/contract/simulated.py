@@ -21,6 +21,7 @@ from tests.contract import (
     simulated_links,
     simulated_machine,
     simulated_memory,
+    simulated_netfilter,
     simulated_processes,
     simulated_settings,
 )
@@ -30,6 +31,7 @@ from tests.contract.simulated_clock import SimClock, SimulatedClock
 from tests.contract.simulated_disks import PLAIN, SimulatedDisks, SimulatedDm, SimulatedLoops
 from tests.contract.simulated_links import SimNet, SimulatedRouting
 from tests.contract.simulated_netfilter import SimNetfilter, SimulatedFlows, SimulatedRuleset
+from tests.contract.simulated_network import SimShaping, SimulatedShaping, qdisc_lines
 from tests.contract.simulated_processes import SimService, SimulatedProcesses, SimulatedServices
 from tests.contract.simulated_settings import SimulatedSettings
 from tests.contract.simulated_space import SimulatedSpace, SimulatedStops
@@ -83,6 +85,7 @@ class Kernel:
     """By mount point: what an error of the file system does, where that was set by hand."""
     services: dict[str, SimService] = field(default_factory=simulated_processes.services)
     netfilter: SimNetfilter = field(default_factory=SimNetfilter)
+    shaping: SimShaping = field(default_factory=SimShaping)
     net: SimNet = field(default_factory=SimNet)
     config: dict[str, ConfigFile] = field(default_factory=simulated_settings.files)
     boot: int = 1
@@ -106,7 +109,7 @@ class Kernel:
         self.helpers, self.rules, self.reactions = {}, {}, {}
         self.net = SimNet()
         self.texts |= simulated_settings.texts()
-        self.netfilter = SimNetfilter()
+        self.netfilter, self.shaping = SimNetfilter(), SimShaping()
         self.boot, self.clock, self.next_minor = self.boot + 1, 10.0, 1
         self.time = SimClock(since=10.0, booted=10.0)
 
@@ -140,6 +143,7 @@ def fresh_kernel() -> Kernel:
         **facilities.facility_texts(),
         **facilities.process_texts(),
         **simulated_links.texts(),
+        **simulated_netfilter.texts(),
         **simulated_settings.texts(),
         **simulated_processes.texts(),
         **simulated_machine.FILES,
@@ -164,7 +168,7 @@ class SimulatedHost:
         self.bpf = SimulatedBpf(self)
         self.helpers = _Helpers(self)
         self.filesystems = SimulatedFilesystems(self)
-        self.network = _Network(self)
+        self.network, self.links = _Network(self), SimulatedShaping(self)
         self.flows = SimulatedFlows(self)
         self.space, self.stops = SimulatedSpace(self), SimulatedStops(self)
         self.routing, self.settings = SimulatedRouting(self), SimulatedSettings(self)
@@ -265,13 +269,13 @@ class SimulatedHost:
 
 
 class _Network:
-    """A network that nobody shapes."""
+    """Qdiscs and netfilter rules as text."""
 
     def __init__(self, host: SimulatedHost) -> None:
-        self._rules = SimulatedRuleset(host)
+        self._h, self._rules = host, SimulatedRuleset(host)
 
     def qdiscs(self) -> str:
-        return "qdisc noqueue 0: dev lo root refcnt 2\n"
+        return f"qdisc noqueue 0: dev lo root refcnt 2\n{qdisc_lines(self._h.kernel.shaping)}"
 
     def ruleset(self) -> str:
         return self._rules.text()

@@ -85,7 +85,7 @@ class ConntrackFull(Fault):
         assert isinstance(target, TrackingTable)
         tracking = ("ct state new counter name new_connections",)
         table = NftTable(
-            name=tag, title="control traffic needs no entry of the table", counters=("new_connections",),
+            name=tag, title="control needs no entry of the table", counters=("new_connections",),
             chains=(
                 NftChain(name="received", hook="prerouting", priority=EARLY,
                          rules=self._untracked("iifname", target.guard)),
@@ -118,7 +118,7 @@ class ConntrackFull(Fault):
             covers=("the table of this network namespace, IPv4 and IPv6, own and forwarded connections",),
             not_covered=(
                 "containers with a network of their own, for what they do within it",
-                f"TCP ports {', '.join(map(str, target.guard))} (sshd and the agent) need no entry while it stands",
+                f"TCP ports {', '.join(map(str, target.guard))} (sshd and the agent) need no entry then",
             ),
             warnings=tuple(warnings),
         )

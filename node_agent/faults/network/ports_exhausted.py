@@ -86,7 +86,8 @@ class PortsExhausted(Fault):
         script = Path(node_agent.__file__).parent / "workers" / "ports_worker.py"
         worker = HelperProcess(
             name=tag, title=f"take {target.describe()}", argv=(sys.executable, "-I", "-S", str(script)),
-            payload=json.dumps({"address": self.address, "port": self.port, "leave": self.leave}), ready_s=_READY_S,
+            payload=json.dumps({"address": self.address, "port": self.port, "leave": self.leave}),
+            ready_s=_READY_S,
             claims=(Claim(kind="value", name=f"local ports for connections to {target.where}"),),
         )  # fmt: skip
         return (worker,)

@@ -56,7 +56,7 @@ class ShapedFault(TrafficFields, Fault):
         return "netem of a lane (nftables, ifb)"
 
     def requires(self, facts: Facts) -> tuple[Missing, ...]:
-        return facts.missing("net.shape")
+        return facts.missing("net.ifb", "net.netem", "net.nft_fwd")
 
     def locate(self, reader: Reader, facts: Facts) -> ShapedTraffic:
         selection = find_traffic(reader, facts, self)

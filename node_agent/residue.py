@@ -16,6 +16,7 @@ from node_agent import routing_state
 from node_agent.clock_state import clock_state, same_clock
 from node_agent.fault import TAG_PREFIX, tag_of
 from node_agent.host import Reader
+from node_agent.lanes import state as shaping_state
 from node_agent.steps import ram_disk
 from node_agent.steps.task_flags import FLAGGED_TASKS, flagged_tasks
 
@@ -74,11 +75,6 @@ def _mounts(reader: Reader) -> dict[str, str]:
     return {f[1]: f"{f[0]} {f[2]} {f[3]}" for f in fields if len(f) >= 4 and f[2] not in _COME_AND_GO}
 
 
-def _qdiscs(reader: Reader) -> dict[str, str]:
-    lines = reader.network.qdiscs().splitlines()
-    return {" ".join(line.split()[1:5]): line.strip() for line in lines if line.strip()}
-
-
 def _nft(reader: Reader) -> dict[str, str]:
     tables: dict[str, str] = {}
     name = ""
@@ -134,7 +130,8 @@ def _files(reader: Reader) -> dict[str, str]:
 
 
 CATEGORIES: Mapping[str, Callable[[Reader], dict[str, str]]] = {
-    "dm": _dm, "loop": _loops, "mount": _mounts, "qdisc": _qdiscs, "nft": _nft, "bpf": _bpf,
+    "dm": _dm, "loop": _loops, "mount": _mounts, "qdisc": shaping_state.qdiscs,
+    "link": shaping_state.links, "nft": _nft, "bpf": _bpf,
     "cgroup": _cgroups, "sysctl": _sysctls, "cpu": _cpus, "file": _files,
     "value": _kernel_values, "swap": _swaps, "clock": clock_state,
     "interface": routing_state.interfaces, "address": routing_state.addresses, "route": routing_state.routes,

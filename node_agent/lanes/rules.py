@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from node_agent.guard import netdev_guard
-from node_agent.lanes.boxes import Box, Network, Ports, below
+from node_agent.lanes.boxes import Box, Ports, below
+from node_agent.traffic import Network
 
 PRIORITY = 500
 _MAJOR = 0x6F66

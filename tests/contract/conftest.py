@@ -67,6 +67,7 @@ class Rig:
         wired = self.kernel.net == SimNet() and simulated_settings.at_rest(self.kernel.texts, self.kernel.config)
         quiet = not self.kernel.loops and not strays and not helpers and not rules and at_rest(self.kernel.texts)
         open_net = not self.kernel.netfilter.tables and not self.kernel.netfilter.filled
+        open_net = open_net and self.kernel.shaping.at_rest()
         well = open_net and not self.kernel.ailments and not self.kernel.reactions
         well = well and simulated_processes.at_rest(self.kernel.texts, self.kernel.services)
         well = well and self.kernel.time.at_rest(self.kernel.clock)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from node_agent.host import CommandError
 from node_agent.workers.socket_diag import Connection
+from tests.contract.simulated_network import edit
 
 if TYPE_CHECKING:
     from tests.contract.simulated import SimulatedHost
@@ -63,6 +64,8 @@ class SimulatedRuleset:
             elif gone := _GONE.match(line):
                 if tables.pop((gone[1], gone[2]), None) is None:
                     raise CommandError(("nft", "-f", "-"), 1, f"{line}: No such file or directory")
+            elif edit(self._h, line):
+                continue
             elif (other := _OTHER.match(line)) and (other[1], other[2]) not in tables:
                 raise CommandError(("nft", "-f", "-"), 1, f"{line}: No such file or directory")
 

@@ -114,7 +114,8 @@ class Injector:
         if baseline is None:
             baseline = {c: {i: t for i, t in items.items() if TAG_PREFIX not in f"{i} {t}"}
                         for c, items in now.items()}  # fmt: skip
-        return compare(baseline, now, [x.id for x in live], touched)
+        held = {pair: x.id for x in live for pair in x.touched}
+        return compare(baseline, now, [x.id for x in live], touched, held)
 
     # -- changing --------------------------------------------------------------------------------------------
 

@@ -145,10 +145,12 @@ def look(reader: Reader) -> State:
 
 
 def compare(
-    before: State, after: State, live: Iterable[str] = (), touched: Iterable[tuple[str, str]] = ()
-) -> tuple[Difference, ...]:
+    before: State, after: State, live: Iterable[str] = (), touched: Iterable[tuple[str, str]] = (),
+    held: Mapping[tuple[str, str], str] | None = None,
+) -> tuple[Difference, ...]:  # fmt: skip
     """What differs. `live` are ids of injections that may hold state; `touched` the (category, item) pairs that
-    this agent's injections have changed: a difference that is neither marked nor touched is foreign."""
+    this agent's injections have changed: a difference that is neither marked nor touched is foreign. `held` says
+    which live injection holds such a pair."""
     ids = tuple(live)
     known = set(touched)
     found = []
@@ -159,7 +161,7 @@ def compare(
             if was == now or (category == "clock" and same_clock(was, now)):
                 continue
             text = f"{item} {now}"
-            holder = _owner(text, ids)
+            holder = _owner(text, ids) or (held or {}).get((category, item), "")
             foreign = TAG_PREFIX not in f"{text} {was}" and (category, item) not in known
             found.append(
                 Difference(category=category, item=item, before=was, after=now, injection=holder, foreign=foreign)

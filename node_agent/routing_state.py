@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from node_agent.fault import TAG_PREFIX
 from node_agent.host import Reader
 from node_agent.host.routing import Entry
-from node_agent.host.rtmessages import by_hand, identity, interfaces_of, learned, shown
+from node_agent.host.rtmessages import by_hand, identity, interfaces_of, item_of, learned, shown
 
 MAX_ROUTES = 5000
 """A router with the whole Internet in its tables would spend its time with looking."""
@@ -46,10 +46,11 @@ def _items(reader: Reader, entries: Sequence[Entry]) -> dict[str, str]:
     for entry in entries:
         if learned(entry):
             continue
+        item = item_of(entry, names)[1]
         where = ", ".join(dict.fromkeys(names.get(i, str(i)) for i in interfaces_of(entry)))
-        item = shown(entry).partition(" ")[2] + (f" dev {where}" if where else "")
-        mark = f"{zlib.crc32(identity(entry).raw.encode()):08x}"
-        found[item] = f"{found[item]} {mark}" if item in found else mark
+        mark = f"{zlib.crc32(identity(entry).raw.encode()):08x}"  # what the words do not say, such as metrics
+        text = f"{shown(entry).partition(' ')[2]} dev {where} ({mark})"
+        found[item] = f"{found[item]}; {text}" if item in found else text
     return found
 
 

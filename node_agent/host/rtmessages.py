@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from node_agent.host.routing import Entry, EntryKind
@@ -177,6 +177,11 @@ def address_of(entry: Entry) -> str:
     return str(ipaddress.ip_address(data)) if data else ""
 
 
+def prefix_of(entry: Entry) -> int:
+    """The length of the prefix of an address."""
+    return _split(entry)[0][1]
+
+
 def nexthop_of(entry: Entry) -> int:
     """The number of a nexthop object, or of the one that a route uses; 0: none."""
     found = _split(entry)[1].get(NHA_ID if entry.kind == "nexthop" else RTA_NH_ID)
@@ -298,6 +303,17 @@ def with_state(entry: Entry, state: int) -> Entry:
     data = bytes.fromhex(entry.raw)
     *head, _, flags, kind = NEIGHBOUR.unpack_from(data)
     return Entry("neighbour", (NEIGHBOUR.pack(*head, state, flags, kind) + data[NEIGHBOUR.size :]).hex())
+
+
+def item_of(entry: Entry, names: Mapping[int, str]) -> tuple[str, str]:
+    """What residue compares it as: a category and an item. `names` are those of the interfaces, by number."""
+    where = ", ".join(dict.fromkeys(names.get(i, str(i)) for i in interfaces_of(entry)))
+    if entry.kind == "route":
+        route = route_of(entry)
+        return "route", f"{route.destination} table {route.table}"
+    if entry.kind == "neighbour":
+        return "neighbour", f"{neighbour_of(entry).address} dev {where}"
+    return entry.kind, f"{shown(entry).partition(' ')[2]} dev {where}"
 
 
 def shown(entry: Entry) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Sequence
 from typing import Annotated, Literal
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from node_agent.errors import ApplyError, ConflictError
 from node_agent.host import Host, Reader
 from node_agent.host.routing import Entry, Link, Routing, RoutingReader
-from node_agent.host.rtmessages import by_kernel, identity, interfaces_of, never_by_hand, route_of, shown
+from node_agent.host.rtmessages import by_kernel, identity, interfaces_of, item_of, never_by_hand, route_of, shown
 from node_agent.steps.base import Resource, Step, Undo
 
 MAX_ENTRIES = 500
@@ -36,6 +37,21 @@ class Kept(BaseModel):
         return Entry(self.kind, self.raw)
 
 
+def all_of(kind: str, name: str) -> Resource:
+    """An interface with all that hangs on it, or an entry with all of its parts."""
+    return Resource(kind, name, 0, 1 << 32)
+
+
+def part_of(kind: str, name: str, part: str) -> Resource:
+    """One thing that hangs on an interface, or what one interface has of an entry.
+
+    It conflicts with the whole and with the same part. A fault of an entry and one of the interface do not go
+    together: the kernel forgets the entry with the interface, and two would put back what each remembers.
+    """
+    number = zlib.crc32(part.encode())
+    return Resource(kind, name, number, number + 1)
+
+
 def kept(entry: Entry) -> Kept:
     """For a step."""
     return Kept(kind=entry.kind, raw=entry.raw)
@@ -58,6 +74,8 @@ class LinkState(Step):
     kind: Literal["link_state"] = "link_state"
     name: str
     members: Annotated[tuple[int, ...], Field(min_length=1)]
+    names: tuple[str, ...] = ()
+    """Of the members, as they are called when it is planned."""
     way: Way = "any"
     leave_up: bool = False
     carrier: bool = True
@@ -79,7 +97,10 @@ class LinkState(Step):
         return f"{how}; {len(self.entries)} addresses, routes and neighbours come back later"
 
     def resources(self) -> tuple[Resource, ...]:
-        return (Resource("interface", self.name),)
+        names = dict(zip(self.members, self.names, strict=False))
+        items = dict.fromkeys(item_of(one.entry, names) for one in self.entries if one.kind != "nexthop")
+        whole = tuple(all_of("interface", name) for name in self.names)
+        return (*whole, *(part_of(kind, item, self.name) for kind, item in items))
 
     def capture(self, reader: Reader) -> Undo:
         link = find_link(reader.routing, self.index)

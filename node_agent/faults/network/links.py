@@ -45,8 +45,8 @@ class LinkTarget(Target):
 
     def step(self, way: Way, *, leave_up: bool = False) -> LinkState:
         """The change of its link."""
-        return LinkState(name=self.name, members=self.members, way=way, leave_up=leave_up,
-                         carrier=self.carrier, entries=self.entries)  # fmt: skip
+        return LinkState(name=self.name, members=self.members, names=(self.name, *self.stacked), way=way,
+                         leave_up=leave_up, carrier=self.carrier, entries=self.entries)  # fmt: skip
 
 
 def find_link_target(reader: Reader, interface: str) -> LinkTarget:

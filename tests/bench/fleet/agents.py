@@ -1,0 +1,100 @@
+"""Some agents of a fleet in one process: each has its own port, certificate, injector and simulated machine.
+
+`python -m tests.bench.fleet.agents PKI STATE FIRST COUNT` serves nodes n<FIRST> … over gRPC with mutual TLS and
+prints their ports as JSON. Then each line on standard input is an order, a JSON object, answered by one: `moods`
+gives nodes a mood and says for which methods, `live` counts injections that stand. It ends with its input.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from google.protobuf.message import Message
+
+from labctl.pki import LabAuthority
+from node_agent.api import agent_pb2 as pb
+from node_agent.injector import Injector
+from node_agent.server import TlsFiles, start_server
+from node_agent.service import Service
+from tests.contract.simulated import SimulatedHost, fresh_kernel
+
+NOBODY_S = 600.0
+"""How long a silent agent keeps a request."""
+
+
+class MoodyService(Service):
+    """The real service, which can be silent, late, or lie."""
+
+    mood, moody_about, late_s = "", frozenset[str](), 0.0
+
+    def call(self, method: str, request: Message, caller: str) -> Message:
+        if method not in self.moody_about:
+            return super().call(method, request, caller)
+        if self.mood == "silent":
+            self._closing.wait(NOBODY_S)
+        elif self.mood == "late":
+            self._closing.wait(self.late_s)
+        elif self.mood == "liar":
+            return self._lie(method, request, caller)
+        return super().call(method, request, caller)
+
+    def _lie(self, method: str, request: Message, caller: str) -> Message:
+        """Says of an injection that it is another node's, or that it is recovered when nobody touched it."""
+        if isinstance(request, pb.RecoverRequest):
+            told = super().call("List", pb.ListRequest(ended=True, ids=request.ids), caller)
+            assert isinstance(told, pb.ListReply)
+            for one in told.injections:
+                one.state = pb.RECOVERED
+            return pb.RecoverReply(injections=told.injections)
+        reply = super().call(method, request, caller)
+        if isinstance(reply, pb.Injection):
+            reply.node = "n0"
+        return reply
+
+
+class Agent:
+    """One of them."""
+
+    def __init__(self, name: str, authority: LabAuthority, state: Path) -> None:
+        (state / name).mkdir()
+        host = SimulatedHost(fresh_kernel())
+        self.injector = Injector(host, state / name, name)
+        self.injector.start()
+        self.injector.capabilities()
+        self.service = MoodyService(self.injector, host, name, time.time)
+        files = authority.node_files(name)
+        tls = TlsFiles(files["ca.pem"], files["node.pem"], files["node.key"])
+        self.server, self.port = start_server(self.service, tls, "127.0.0.1:0")
+
+
+def obey(agents: Mapping[str, Agent], order: Mapping[str, Any]) -> Any:
+    """Do as one line says."""
+    if "moods" in order:
+        for name, one in agents.items():
+            one.service.mood = order["moods"].get(name, "")
+            one.service.moody_about = frozenset(order.get("about", ()))
+            one.service.late_s = float(order.get("late_s", 0))
+        return True
+    return {name: len(found) for name, one in agents.items() if (found := one.injector.injections())}
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    pki, state, first, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    authority = LabAuthority.load(pki)
+    agents = {f"n{n}": Agent(f"n{n}", authority, state) for n in range(first, first + count)}
+    print(json.dumps({name: one.port for name, one in agents.items()}), flush=True)
+    for line in sys.stdin:
+        print(json.dumps(obey(agents, json.loads(line))), flush=True)
+    for one in agents.values():
+        one.service.close()
+        one.server.stop(0)
+
+
+if __name__ == "__main__":
+    main()

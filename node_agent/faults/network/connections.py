@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import AfterValidator, BaseModel, Field
+from pydantic import BaseModel, Field
 
 from node_agent.errors import Refusal
 from node_agent.fault import Facts, Target
@@ -12,15 +10,11 @@ from node_agent.guard import guarded_ports
 from node_agent.host import Reader
 from node_agent.scopes import ScopeFields, cgroup_root, find_scope
 from node_agent.steps.nft_flows import SETS, NftFlows
+from node_agent.traffic import parse_ports
 
-from .netfilter import FarEnds, find_far_ends, free_queue, parse_ports
+from .netfilter import FarEnds, find_far_ends, free_queue
 
 _MATCH = {"flows4": "ip", "flows6": "ip6"}
-
-
-def _ports(text: str) -> str:
-    parse_ports(text)
-    return text
 
 
 class ConnectionFields(BaseModel):
@@ -29,9 +23,7 @@ class ConnectionFields(BaseModel):
     peers: tuple[str, ...] = Field(
         default=(), max_length=64, description="far ends: names, addresses or networks (CIDR); none: everybody"
     )
-    ports: Annotated[str, AfterValidator(_ports)] = Field(
-        default="", description="ports of either end, such as 5432 or 5432,8000-8100"
-    )
+    ports: str = Field(default="", description="ports of either end, such as 5432 or 5432,8000-8100")
     unit: str = Field(default="", description="only connections of this systemd unit")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from node_agent.guard import inet_guard
 from node_agent.host import CommandError, Host, Reader
 from node_agent.probe import Lacking, capability
 from node_agent.steps.nft_table import FAMILY, NftChain, NftSet, NftTable, has_table
+from node_agent.traffic import find_peers
 
 EARLY = -390
 """After fragments are put together, for only then a packet has ports (NF_IP_PRI_CONNTRACK_DEFRAG, -400), and
@@ -43,54 +43,26 @@ class FarEnds(BaseModel):
         return (*self.v4, *self.v6)
 
 
-def find_far_ends(reader: Reader, wanted: Iterable[str], field: str = "peers") -> FarEnds:
+def find_far_ends(reader: Reader, wanted: Sequence[str], field: str = "peers") -> FarEnds:
     """Addresses and networks as they are, names as this node resolves them, in both families.
 
     Raises :class:`Refusal` for a name that is not known, and for what is this node itself.
     """
-    own = _own_addresses(reader)
-    found: dict[int, list[str]] = {4: [], 6: []}
-    for one in wanted:
-        for network in _networks(reader, one, field):
-            address = network.network_address
-            single = network.num_addresses == 1
-            if address.is_loopback or (single and str(address) in own):
-                raise Refusal(f"{field}: {one} is this node itself", field=field, allowed="other machines")
-            found[network.version].append(str(network))
-    return FarEnds(v4=tuple(dict.fromkeys(found[4])), v6=tuple(dict.fromkeys(found[6])))
-
-
-def _networks(reader: Reader, wanted: str, field: str) -> Sequence[ipaddress.IPv4Network | ipaddress.IPv6Network]:
-    with suppress(ValueError):
-        return (ipaddress.ip_network(wanted.partition("%")[0], strict=False),)
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,252})", wanted):
-        raise Refusal(f"{field}: {wanted!r} is no name", field=field, allowed="names, addresses, networks (CIDR)")
-    lines = (reader.query(("getent", "ahosts", wanted)) or "").splitlines()
-    known = dict.fromkeys(line.split()[0].partition("%")[0] for line in lines if line.strip())
-    if not known:
-        raise Refusal(
-            f"{field}: this node knows no address of {wanted}",
-            field=field,
-            allowed="an address or a network (CIDR)",
-        )
-    return tuple(ipaddress.ip_network(address) for address in known)
+    own = _own_addresses(reader) if wanted else set()
+    found = find_peers(reader, wanted, field)
+    for one in found:
+        here = str(one.network_address)
+        if one.network_address.is_loopback or (one.num_addresses == 1 and here in own):
+            raise Refusal(f"{field}: {here} is this node itself", field=field, allowed="other machines")
+    return FarEnds(
+        v4=tuple(str(one) for one in found if one.version == 4),
+        v6=tuple(str(one) for one in found if one.version == 6),
+    )
 
 
 def _own_addresses(reader: Reader) -> set[str]:
     text = reader.query(("ip", "-o", "addr", "show")) or ""
     return set(re.findall(r" inet6? ([0-9a-fA-F:.]+)/", text))
-
-
-def parse_ports(text: str) -> tuple[tuple[int, int], ...]:
-    """Ranges of "5432,8000-8100". Raises ValueError with what is allowed."""
-    found = []
-    for part in (one.strip() for one in text.split(",") if one.strip()):
-        match = re.fullmatch(r"(\d{1,5})(?:-(\d{1,5}))?", part)
-        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
-        if not 1 <= first <= last <= 65535:
-            raise ValueError(f"{part!r} is no port; allowed: 1 to 65535, as in 5432,8000-8100")
-        found.append((first, last))
-    return tuple(sorted(found))
 
 
 def free_queue(reader: Reader, count: int = 1) -> int:

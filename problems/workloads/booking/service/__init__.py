@@ -1,0 +1,1 @@
+"""The flight-booking service: what runs on the nodes. Nothing in it knows of the lab."""

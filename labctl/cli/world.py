@@ -6,9 +6,10 @@ Imports are inside, because `labctl --help` and shell completion should not wait
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from labctl.lab.model import Node, Provider, Ready
 from labctl.progress import Progress
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from labctl.transport.base import Kind, Transport
     from labctl.transport.client import AgentClient
 
+T = TypeVar("T")
+
 READY_TIMEOUT_S = 600.0
 """How long a node may take to boot and probe its kernel: three emulated ones at once are slow."""
 
@@ -31,7 +34,17 @@ ANSWER_TIMEOUT_S = 180.0
 
 
 class RealTools:
-    """:class:`labctl.cli.session.Tools` for real."""
+    """:class:`labctl.cli.session.Tools` for real. What all nodes of a lab share is read once a run."""
+
+    def __init__(self) -> None:
+        self._shared = threading.Lock()
+        self._known: dict[tuple[str, str], Any] = {}
+
+    def _once(self, what: str, lab: str, make: Callable[[], T]) -> T:
+        with self._shared:
+            if (what, lab) not in self._known:
+                self._known[what, lab] = make()
+            return cast("T", self._known[what, lab])
 
     def list_labs(self) -> Sequence[str]:
         from labctl.lab import store
@@ -55,9 +68,12 @@ class RealTools:
         return LabAuthority.load(store.lab_dir(lab) / "pki")
 
     def transport(self, lab: str, node: Node, kind: Kind) -> Transport:
-        from labctl.transport.connect import connect
+        from labctl.transport.connect import connect, credentials_of
 
-        return connect(node, None if kind == "ssh" else self.authority(lab), kind)
+        if kind == "ssh":
+            return connect(node, None, kind)
+        authority = self._once("authority", lab, lambda: self.authority(lab))
+        return connect(node, authority, kind, self._once("key", lab, lambda: credentials_of(authority)))
 
     def ready(self, lab: str) -> Ready:
         from labctl.transport.ready import make_ready
@@ -75,12 +91,13 @@ class RealTools:
     def hardware(
         self, lab: str, node: Node, agent: Callable[[], AgentClient], progress: Progress
     ) -> HardwareInjector | None:
+        provider = self._once("provider", lab, lambda: self.open_lab(lab))
+        if provider.kind != "qemu":
+            return None
         from labctl.hardware.wiring import injector_of
         from labctl.lab.qemu import QemuLab
 
-        provider = self.open_lab(lab)
-        if not isinstance(provider, QemuLab):
-            return None
+        assert isinstance(provider, QemuLab)
         return injector_of(provider, node, agent, self.ready(lab), progress)
 
     def limits_file(self, lab: str) -> Path:

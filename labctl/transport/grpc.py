@@ -24,11 +24,20 @@ MAX_REPLY_BYTES = 8 << 20
 
 
 class GrpcTransport(ClosingTransport):
-    """A channel to the agent of one node. `node_clock` serves to explain refusals for the sake of the clock."""
+    """A channel to the agent of one node. `node_clock` serves to explain refusals for the sake of the clock.
 
-    def __init__(self, node: Node, authority: LabAuthority, node_clock: NodeClock | None = None) -> None:
+    `credentials` are those of :func:`credentials_of`, where many channels share them.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        authority: LabAuthority,
+        node_clock: NodeClock | None = None,
+        credentials: grpc.ChannelCredentials | None = None,
+    ) -> None:
         self.node = node
-        self._authority, self._node_clock = authority, node_clock
+        self._authority, self._node_clock, self._credentials = authority, node_clock, credentials
         self._open: grpc.Channel | None = None
         self._retired: list[grpc.Channel] = []
 
@@ -62,7 +71,8 @@ class GrpcTransport(ClosingTransport):
 
     def _channel(self) -> grpc.Channel:
         if self._open is None:
-            self._open = _make_channel(self.node, self._authority)
+            credentials = self._credentials or credentials_of(self._authority)
+            self._open = _make_channel(self.node, self._authority.lab, credentials)
         return self._open
 
     def _retire(self) -> None:
@@ -103,17 +113,23 @@ def _codec(method: Method) -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def _make_channel(node: Node, authority: LabAuthority) -> grpc.Channel:
+def credentials_of(authority: LabAuthority) -> grpc.ChannelCredentials:
+    """What all channels to nodes of a lab can share: gRPC then parses keys and certificates once, not for each."""
     # gRPC core would write its own lines beside ours. It reads these when it is imported.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
     files = authority.client_files()
-    credentials = grpc.ssl_channel_credentials(files["ca.pem"], files["client.key"], files["client.pem"])
+    return grpc.ssl_channel_credentials(files["ca.pem"], files["client.key"], files["client.pem"])
+
+
+def _make_channel(node: Node, lab: str, credentials: grpc.ChannelCredentials) -> grpc.Channel:
+    import grpc
+
     address = f"[{node.address}]" if ":" in node.address else node.address
     options = (
         # The node id, never the address: an address is a forwarded port, or changes.
-        ("grpc.ssl_target_name_override", node_id(node.name, authority.lab)),
+        ("grpc.ssl_target_name_override", node_id(node.name, lab)),
         ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits an old one's back-off
         ("grpc.enable_http_proxy", 0),
         ("grpc.enable_retries", 0),

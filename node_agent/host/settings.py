@@ -42,7 +42,10 @@ class Settings(SettingsReader, Protocol):
         """
 
     def remove(self, path: str, tag: str) -> None:
-        """Remove a file and what marks of it may lie about."""
+        """Remove a file, what of it may lie about, and its directory where that is a `.d` and empty then."""
+
+    def sweep(self, path: str, tag: str) -> None:
+        """Remove what a :meth:`replace` that was killed has left beside the file."""
 
 
 def beside(path: str, tag: str) -> str:
@@ -85,11 +88,17 @@ class ConfigFiles:
         _sync_folder(path)
 
     def remove(self, path: str, tag: str) -> None:
-        for one in (path, beside(path, tag)):
-            Path(one).unlink(missing_ok=True)
         folder = Path(path).parent
+        self.sweep(path, tag)
+        Path(path).unlink(missing_ok=True)
         if folder.is_dir():
             _sync_folder(path)
+            if folder.suffix == ".d":
+                with suppress(OSError):  # ENOTEMPTY: others have files there
+                    folder.rmdir()
+
+    def sweep(self, path: str, tag: str) -> None:
+        Path(beside(path, tag)).unlink(missing_ok=True)
 
 
 def _alike(path: str, fd: int) -> None:

@@ -44,6 +44,9 @@ class SimulatedSettings:
         changed = mtime_ns or int(self._h.kernel.clock * 1e9)
         self._h.kernel.config[path] = ConfigFile(data, there.mode if there else 0o644, changed, 1)
 
+    def sweep(self, path: str, tag: str) -> None:
+        self._h.change()
+
     def remove(self, path: str, tag: str) -> None:
         self._h.change()
         self._h.kernel.config.pop(path, None)

@@ -51,12 +51,14 @@ def netem(host: Host) -> None:
 def nft_fwd(host: Host) -> None:
     """Netfilter rules at the egress and the ingress of an interface that hand packets to another one."""
     with _ifb(host):
-        chains = (
-            f"chain {hook} {{ type filter hook {hook} device {_IFB} priority 500; fwd to {_IFB}; }}"
-            for hook in ("egress", "ingress")
-        )
+        lines = [f"add table netdev {_TABLE}"]
+        for hook in ("egress", "ingress"):
+            head = f'type filter hook {hook} device "{_IFB}" priority 500;'
+            lines += [f"add chain netdev {_TABLE} {hook} {{ {head} }}",
+                      f'add rule netdev {_TABLE} {hook} fwd to "{_IFB}"']  # fmt: skip
         try:
-            host.run(("nft", f"table netdev {_TABLE} {{ {' '.join(chains)} }}"))
+            # One transaction: nothing of it is ever seen by a packet.
+            host.network.load_rules("\n".join((*lines, f"delete table netdev {_TABLE}", "")))
         except FileNotFoundError as error:
             raise Lacking("there is no nft", "install nftables") from error
         except CommandError as error:
@@ -64,8 +66,6 @@ def nft_fwd(host: Host) -> None:
                 f"netfilter has no egress hook or no fwd: {_first_line(error)}",
                 "Linux 5.16 or newer, with nf_tables",
             ) from error
-        finally:
-            host.query(("nft", "delete", "table", "netdev", _TABLE))
 
 
 @contextmanager

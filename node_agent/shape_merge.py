@@ -29,10 +29,7 @@ class Unmergeable(Exception):
 
 def merged(shapes: Iterable[Shape]) -> Shape:
     """One shape that does what all do together; in whatever order. Raises :class:`Unmergeable`."""
-    found = reduce(_two, shapes)
-    if found.delay_ms > MAX_DELAY_MS:
-        raise Unmergeable("delay_ms", f"together more than {MAX_DELAY_MS:g}")
-    return found
+    return reduce(_two, shapes)
 
 
 def _two(a: Shape, b: Shape) -> Shape:
@@ -77,6 +74,8 @@ def _correlation(a: Shape, b: Shape, name: str) -> float:
 
 def _delay(a: Shape, b: Shape) -> dict[str, float | str]:
     values: dict[str, float | str] = {"delay_ms": a.delay_ms + b.delay_ms}
+    if a.delay_ms + b.delay_ms > MAX_DELAY_MS:
+        raise Unmergeable("delay_ms", f"together more than {MAX_DELAY_MS:g}")
     if not (a.jitter_ms and b.jitter_ms):
         jittery = a if a.jitter_ms else b
         same = ("jitter_ms", "distribution", "delay_correlation_percent")

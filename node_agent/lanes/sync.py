@@ -191,7 +191,7 @@ def rule_script(tree: Tree, tables: Mapping[tuple[str, str], Measured]) -> str:
     lines: list[str] = []
     if tree.chains:
         lines.append(f"add table netdev {name}")
-        lines += [f'add counter netdev {name} "{tag}"' for tag in tree.tags]
+        lines += [f"add counter netdev {name} {tag}" for tag in tree.tags]
         for chain in tree.chains:
             at = f"netdev {name} {chain.name}"
             before = there.chains.get(chain.name) if there else None
@@ -203,7 +203,7 @@ def rule_script(tree: Tree, tables: Mapping[tuple[str, str], Measured]) -> str:
             lines += [f"flush chain netdev {name} {old}", f"delete chain netdev {name} {old}"]
         lines += [f"add rule netdev {name} {chain.name} {rule}" for chain in tree.chains for rule in chain.rules]
         gone = sorted({*there.counters} - {*tree.tags}) if there else ()
-        lines += [f'delete counter netdev {name} "{tag}"' for tag in gone]
+        lines += [f"delete counter netdev {name} {tag}" for tag in gone]
     elif there is not None:
         lines.append(f"delete table netdev {name}")
     if tree.marks:

@@ -120,12 +120,19 @@ static uint32_t next_arrival(const struct sockaddr_in6 *from, uint32_t flow, boo
 	return peers[at].arrivals++;
 }
 
+/* From the very address that was asked: the node has many. */
 static void echo_one(int fd)
 {
 	static unsigned char packet[MOST];
+	union {
+		char room[CMSG_SPACE(sizeof(struct in6_pktinfo))];
+		struct cmsghdr aligned;
+	} control;
 	struct sockaddr_in6 from;
-	socklen_t from_size = sizeof from;
-	ssize_t size = recvfrom(fd, packet, sizeof packet, MSG_DONTWAIT, (void *)&from, &from_size);
+	struct iovec data = {packet, sizeof packet};
+	struct msghdr message = {&from, sizeof from, &data, 1, &control, sizeof control, 0};
+	ssize_t size = recvmsg(fd, &message, MSG_DONTWAIT);
+	struct cmsghdr *told = size < 0 ? NULL : CMSG_FIRSTHDR(&message);
 	struct head head;
 	bool whole;
 
@@ -137,7 +144,10 @@ static void echo_one(int fd)
 	head.flags = whole ? 0 : SPOILT;
 	head.size = (uint32_t)size;
 	seal(packet, head);
-	sendto(fd, packet, (size_t)size, 0, (void *)&from, from_size);
+	data.iov_len = (size_t)size;
+	if (told && told->cmsg_type == IPV6_PKTINFO)
+		((struct in6_pktinfo *)CMSG_DATA(told))->ipi6_ifindex = 0;
+	sendmsg(fd, &message, 0);
 }
 
 static void *stream(void *number)
@@ -172,6 +182,7 @@ static int bound(int type, int port)
 	int fd = socket(AF_INET6, type, 0), on = 1, off = 0, much = 4 << 20;
 
 	setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
+	setsockopt(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, &on, sizeof on);
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
 	setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &much, sizeof much);
 	if (bind(fd, (void *)&any, sizeof any) < 0)

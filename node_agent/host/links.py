@@ -99,7 +99,9 @@ class Links(LinksReader, Protocol):
     def describe(self, name: str, alias: str, mtu: int) -> None:
         """Set the alias and the MTU of an interface."""
 
-    def add_qdisc(self, name: str, qdisc: Qdisc) -> None: ...
+    def add_qdiscs(self, name: str, qdiscs: Sequence[Qdisc]) -> None:
+        """Hang qdiscs on an interface that has none, outermost first."""
+
     def set_up(self, name: str) -> None:
         """Set up an IFB. It gets no addresses, so the system itself sends nothing through it."""
 

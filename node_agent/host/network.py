@@ -57,15 +57,7 @@ class NetworkState:
 
         By argv: pyroute2 0.9 has no fwd and no egress hook.
         """
-        argv = ("nft", "-f", "-")
-        try:
-            done = subprocess.run(
-                argv, input=script, capture_output=True, text=True, timeout=_LOAD_S, check=False, env=_ENVIRONMENT
-            )
-        except subprocess.TimeoutExpired:
-            raise CommandError(argv, None, f"{_LOAD_S:g} s") from None
-        if done.returncode:
-            raise CommandError(argv, done.returncode, done.stderr)
+        fed(("nft", "-f", "-"), script)
 
     def rule_counters(self, family: str, table: str) -> Mapping[str, tuple[int, int]]:
         """Packets and bytes of the named counters of a table; none where there is no such table."""
@@ -76,6 +68,18 @@ class NetworkState:
         if known is not None and mark and known[0] == mark:
             return known
         return mark, self._query(argv) or ""
+
+
+def fed(argv: tuple[str, ...], text: str) -> None:
+    """Run a command that reads what to change from its standard input. Raises :class:`CommandError`."""
+    try:
+        done = subprocess.run(
+            argv, input=text, capture_output=True, text=True, timeout=_LOAD_S, check=False, env=_ENVIRONMENT
+        )
+    except subprocess.TimeoutExpired:
+        raise CommandError(argv, None, f"{_LOAD_S:g} s") from None
+    if done.returncode:
+        raise CommandError(argv, done.returncode, done.stderr)
 
 
 def qdisc_mark() -> bytes:

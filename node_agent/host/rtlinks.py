@@ -13,11 +13,13 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from node_agent.host import CommandError
 from node_agent.host.links import WHOLE, Interface, Loss, Qdisc, QdiscCounters
-from node_agent.host.network import asked, attributes
+from node_agent.host.network import asked, attributes, fed
 
 Run = Callable[[tuple[str, ...]], str]
 
@@ -92,10 +94,18 @@ class KernelLinks:
         with _kernel() as ip:
             ip.link("set", index=_index(name), mtu=mtu, IFLA_IFALIAS=alias)
 
-    def add_qdisc(self, name: str, qdisc: Qdisc) -> None:
+    def add_qdiscs(self, name: str, qdiscs: Sequence[Qdisc]) -> None:
         # By argv: pyroute2 0.9 knows neither netem's seed, distributions and Gilbert-Elliott model, nor rates of a
         # tbf above 34 Gbit/s.
-        self._run(("tc", "qdisc", "add", "dev", name, *tc_words(qdisc)))
+        try:
+            fed(("tc", "-batch", "-"), _batch(name, qdiscs))
+        except CommandError as error:
+            if '"seed"' not in error.stderr:
+                raise
+            # tc(8) before iproute2 6.6 has no seed; the kernel draws as it likes then.
+            self._run(("tc", "qdisc", "replace", "dev", name, "root", "pfifo"))
+            self._run(("tc", "qdisc", "delete", "dev", name, "root"))
+            fed(("tc", "-batch", "-"), _batch(name, [replace(one, seed=None) for one in qdiscs]))
 
     def set_up(self, name: str) -> None:
         quiet = Path(f"/proc/sys/net/ipv6/conf/{name}/disable_ipv6")
@@ -168,6 +178,10 @@ def _netem(handle: str, parent: str, options: bytes) -> Qdisc:
         duplicate=(duplicate, duplicate_correlation), reorder=(reorder[0], reorder[1]),
         corrupt=(corrupt[0], corrupt[1]), seed=seed,
     )  # fmt: skip
+
+
+def _batch(name: str, qdiscs: Sequence[Qdisc]) -> str:
+    return "".join(f"qdisc add dev {name} {' '.join(tc_words(one))}\n" for one in qdiscs)
 
 
 def tc_words(qdisc: Qdisc) -> tuple[str, ...]:

@@ -176,8 +176,7 @@ def sync(host: Host, interface: str) -> None:
 def _build(host: Host, lane: Lane) -> None:
     host.links.add_ifb(lane.name)
     host.links.describe(lane.name, lane.alias, lane.mtu)
-    for qdisc in lane.qdiscs:
-        host.links.add_qdisc(lane.name, qdisc)
+    host.links.add_qdiscs(lane.name, lane.qdiscs)
     host.links.set_up(lane.name)
 
 

@@ -72,7 +72,11 @@ class SimulatedShaping:
         self._h.change()
         self._s.made[name] = replace(self._find(name), alias=alias, mtu=mtu)
 
-    def add_qdisc(self, name: str, qdisc: Qdisc) -> None:
+    def add_qdiscs(self, name: str, qdiscs: Sequence[Qdisc]) -> None:
+        for qdisc in qdiscs:
+            self._add(name, qdisc)
+
+    def _add(self, name: str, qdisc: Qdisc) -> None:
         self._h.change()
         self._find(name)
         there = self._s.qdiscs.setdefault(name, [])

@@ -180,7 +180,10 @@ class _Helper:
         self._feeder = threading.Thread(
             target=_feed, args=(self._process.stdin.fileno(), text), name="helper-input", daemon=True
         )
-        self._feeder.start()
+        try:
+            self._feeder.start()
+        except RuntimeError as error:  # a machine that has no more threads, as a fault may have it
+            raise BlockingIOError(errno.EAGAIN, str(error)) from error
         self._feeder.join(_POLITE_S)
 
     def line(self, deadline: float) -> str | None:

@@ -17,7 +17,6 @@ from node_agent.host.frames import PAGE, Page
 _ENTRY = 8
 _FRAME, _EXCLUSIVE, _FILE, _SWAPPED, _PRESENT = (1 << 55) - 1, 1 << 56, 1 << 61, 1 << 62, 1 << 63
 _LOCKED, _DIRTY, _LRU, _WRITEBACK, _ANON, _POISONED, _HUGE = 0, 4, 5, 8, 12, 19, 22
-_SAME_PAGE = 21
 MOST, _SOME = 65536, 256
 """So many pages of one process or file are looked at, and so many of them closely."""
 
@@ -31,7 +30,8 @@ class PhysicalMemory:
         """Those of the heap and of private mappings without a file; in huge pages only where all are."""
         some = _some(_mapped(pid, _areas(pid, only)))
         found = {page: _flags(page.frame) for page in some if _count(page.frame) == 1}
-        fit = [p for p, has in found.items() if _all(has, _LRU, _ANON) and not _any(has, _POISONED, _SAME_PAGE)]
+        # Not by the flag KSM: Linux 6.12 shows it for every anonymous page. The count tells who shares one.
+        fit = [p for p, has in found.items() if _all(has, _LRU, _ANON) and not _any(has, _POISONED)]
         return tuple([p for p in fit if not _any(found[p], _HUGE)] or fit)
 
     def clean_pages(self, path: str, only: int | None = None) -> Sequence[Page]:

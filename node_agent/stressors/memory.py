@@ -10,23 +10,31 @@ in turn, in a control group of its own that may have no more than `high_kib` in 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import mmap
 import os
 import select
 import sys
+import time
 from typing import Any
 
 PAGE, CHUNK_KIB = 4096, 4096
 SMALL_KIB, NEAR_KIB = 1024, 65536
 """The last chunks before memory runs out are small, so that not much is taken after the kernel has killed."""
 
+ASK_AFTER_S = 5.0
+"""As long as the kernel can take pages of programs from memory that these read again at once, it takes its time
+before it kills, minutes on a small machine. After so long it is told to (Documentation/admin-guide/sysrq.rst, f).
+"""
+
 MAP_LOCKED = 0x2000
 """include/uapi/asm-generic/mman.h: these pages are never swapped, so they are really held."""
 
+_MCL_CURRENT = 1
 _TURN_S = 0.1
 _AT_ONCE = 256
-_VICTIM_FIRST, _THEN_ME = 1000, 500
+_FIRST = 1000
 
 
 def available_kib() -> int:
@@ -55,6 +63,11 @@ def go_first(score: int) -> None:
         file.write(str(score))
 
 
+def stay_in_memory() -> None:
+    """Lock this program itself: it has to be faster than those whose pages the kernel takes back meanwhile."""
+    ctypes.CDLL(None).mlockall(_MCL_CURRENT)
+
+
 class Answering:
     """Standard input: each line is a question; at its end this process has no business any more."""
 
@@ -74,7 +87,7 @@ class Answering:
 def hold(wanted: dict[str, Any], answering: Answering) -> None:
     """Keep so little available, and no less."""
     leave, chunks, ready = int(wanted["leave_kib"]), [], False
-    go_first(_VICTIM_FIRST)
+    go_first(_FIRST)
     while True:
         over = available_kib() - leave
         if over >= CHUNK_KIB:
@@ -94,15 +107,22 @@ def hold(wanted: dict[str, Any], answering: Answering) -> None:
 
 def exhaust(wanted: dict[str, Any], answering: Answering) -> None:
     """Take all, until the kernel kills."""
-    go_first(_THEN_ME)
-    before, chunks = number_of("/proc/vmstat", "oom_kill"), []
+    # Its oom_score_adj stays 0: no such process comes before a marked one, and of the others this has most memory.
+    stay_in_memory()
+    before, chunks, near, asked = number_of("/proc/vmstat", "oom_kill"), [], 0.0, 0
     while number_of("/proc/vmstat", "oom_kill") == before:
-        chunk = took(CHUNK_KIB if available_kib() > NEAR_KIB else SMALL_KIB)
+        is_near = available_kib() <= NEAR_KIB
+        near = near or (time.monotonic() if is_near else 0.0)
+        if near and not asked and time.monotonic() - near > ASK_AFTER_S:
+            asked = 1
+            with open("/proc/sysrq-trigger", "w") as trigger:  # noqa: PTH123
+                trigger.write("f")
+        chunk = took(SMALL_KIB if is_near else CHUNK_KIB)
         if chunk is not None:
             chunks.append(chunk)
         if not answering.goes_on(0):
             return
-    answering.counters = {"held_kib": sum(len(c) for c in chunks) >> 10}
+    answering.counters = {"held_kib": sum(len(c) for c in chunks) >> 10, "asked_for": asked}
     for chunk in chunks:
         chunk.close()
     print("ready", flush=True)
@@ -112,7 +132,7 @@ def exhaust(wanted: dict[str, Any], answering: Answering) -> None:
 
 def thrash(wanted: dict[str, Any], answering: Answering) -> None:
     """Touch more than there may be."""
-    go_first(_VICTIM_FIRST)
+    go_first(_FIRST)
     with open("/proc/self/cgroup") as file:  # noqa: PTH123
         group = next(line.strip()[3:] for line in file if line.startswith("0::"))
     with open(f"{wanted['root']}{group}/memory.high", "w") as file:  # noqa: PTH123

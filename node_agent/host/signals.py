@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -12,6 +13,8 @@ from pathlib import Path
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 _ZOMBIE = ("Z", "X")
+_NOBODY = (errno.ESRCH, errno.EINVAL)
+"""EINVAL: it was waited for while the kernel made the descriptor (kernel/pid.c, pidfd_prepare)."""
 
 
 class ProcessSignals:
@@ -61,8 +64,10 @@ def _open(pid: int, started: int) -> int | None:
     """
     try:
         fd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
+    except OSError as error:
+        if error.errno in _NOBODY:
+            return None
+        raise
     found = _look(pid)
     if found is not None and found[1] == started and found[0] not in _ZOMBIE:
         return fd

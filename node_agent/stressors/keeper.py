@@ -93,7 +93,7 @@ def open_processes(wanted: Sequence[tuple[int, int]]) -> list[int]:
     """Descriptors of those that are still the same: started at that tick (proc_pid_stat(5), field 22)."""
     found = []
     for pid, started in wanted:
-        with suppress(ProcessLookupError):
+        with suppress(OSError):  # gone; EINVAL: just going
             fd = os.pidfd_open(pid)
             words = read(f"/proc/{pid}/stat").rpartition(")")[2].split()
             if words and int(words[19]) == started:

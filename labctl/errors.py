@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import IntEnum
 
+LIES = "do not believe it: look at the node itself, and install the agent anew"
+"""The hint where an agent's answers cannot be true."""
+
 
 class ExitCode(IntEnum):
     """Exit codes of `labctl`, fixed by the design."""
@@ -43,6 +46,10 @@ class UsageError(LabctlError):
     """Bad input: names the field, what was wrong and what is allowed."""
 
     exit_code = ExitCode.USAGE
+
+
+class NotThereError(UsageError):
+    """A node knows nothing of that name: no such injection, no such fault."""
 
 
 class UnsupportedError(LabctlError):

@@ -19,9 +19,17 @@ from node_agent import signs
 from node_agent.api import agent_pb2 as pb
 from node_agent.api import convert
 from node_agent.api.methods import find_method
-from node_agent.errors import AgentError, ConflictError, Refusal, StoppedError, UnsupportedError
+from node_agent.errors import (
+    AgentError,
+    ConflictError,
+    NotFoundError,
+    Refusal,
+    StoppedError,
+    UnsupportedError,
+)
 from node_agent.facts import gather_facts
 from node_agent.fault import Capability, Missing
+from node_agent.forestalled import Forestalled
 from node_agent.host import CommandError, Host
 from node_agent.host.mounting import Repair
 from node_agent.injection import ENDED, InjectionView, Plan
@@ -71,6 +79,7 @@ class Service:
     ) -> None:
         self._preparer = preparer
         self._injector, self._host, self.node, self._clock = injector, host, node, clock
+        self._forestalled = Forestalled(host.boottime)
         self._closing = threading.Event()
         self._watchers = threading.BoundedSemaphore(MAX_WATCHERS)
         self._handlers: Mapping[str, Callable[[Any], Message]] = {
@@ -152,7 +161,11 @@ class Service:
         parameters = convert.parameters_of(request.parameters_json)
         if self._closing.is_set():
             raise StoppedError("the agent is ending", allowed="it starts again within seconds")
+        self._forestalled.refuse(request.id)
         view = self._injector.apply(request.id, request.fault, parameters, request.lease_s)
+        if request.id in self._forestalled:  # recovered while it waited for its turn
+            self._injector.recover((request.id,), "recover")
+            self._forestalled.refuse(request.id)
         return convert.injection_message(view)
 
     def _extend(self, request: pb.ExtendRequest) -> Message:
@@ -170,7 +183,12 @@ class Service:
         views: tuple[InjectionView, ...] = ()
         if request.ids or request.all or stop:
             ids = tuple(request.ids) or None
-            views = self._injector.recover(ids, "stop" if stop else "recover")
+            try:
+                views = self._injector.recover(ids, "stop" if stop else "recover")
+            except NotFoundError:
+                if ids is not None and len(ids) == 1:
+                    self._forestalled.add(ids[0])
+                raise
         return pb.RecoverReply(
             injections=[convert.injection_message(v) for v in views], stopped=self._injector.stopped
         )

@@ -186,6 +186,7 @@ def build_request(
         fault=fault.name,
         parameters=by_group[0][0] if by_group else _built(fault, {**given, **targets.common}, words),
         lease_s=options.get("lease_s") or 0.0,
+        fresh=not options.get("injection_id"),
         own={node.name: parameters for parameters, group in by_group for node in group},
     ), targets.chosen
 

@@ -35,6 +35,9 @@ class Request:
     own: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """All parameters of a node, by its name, where they are not :attr:`parameters`."""
 
+    fresh: bool = False
+    """The id was made just now, so that no node can know it."""
+
     def parameters_for(self, node: Node) -> Mapping[str, Any]:
         """What this node is asked to plant."""
         return self.own.get(node.name, self.parameters)
@@ -50,7 +53,7 @@ def plan_everywhere(session: Session, nodes: Sequence[Node], request: Request) -
 
     def ask(node: Node) -> PlanView | None:
         keeper = session.injections(node)
-        if keeper.list(ended=True, ids=(request.id,)).injections:
+        if not request.fresh and keeper.list(ended=True, ids=(request.id,)).injections:
             return None
         return keeper.plan(request.id, request.fault, request.parameters_for(node))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from labctl.cli.fleet import Answers, ask_all
 from labctl.cli.session import Session
-from labctl.errors import LabctlError
+from labctl.errors import LabctlError, NotThereError
 from labctl.lab.model import Node
 from node_agent.injection import InjectionView
 
@@ -37,10 +37,18 @@ def find_injections(
 
 
 def recover_ids(session: Session, nodes: Sequence[Node], ids: Sequence[str]) -> Outcome:
-    """Recover these injections wherever they are. Already over, or never there, is fine."""
+    """Recover these injections wherever they are. Already over, or never there, is fine.
+
+    One that an agent does not know it will not plant any more, should the request to do so still be on its way.
+    """
 
     def ask(node: Node) -> tuple[InjectionView, ...]:
         keeper = session.injections(node)
+        if len(ids) == 1 and keeper.silent is None:
+            try:
+                return keeper.recover(ids=tuple(ids)).injections
+            except NotThereError:
+                return ()
         here = tuple(one.id for one in keeper.list(ended=True, ids=tuple(ids)).injections)
         return keeper.recover(ids=here).injections if here else ()
 

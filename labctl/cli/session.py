@@ -5,7 +5,6 @@ The world is behind :class:`Tools`, so that tests run every command against a la
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -17,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
+from pydantic_core import to_json
 from rich.console import Console, RenderableType
 
 from labctl.cli.targets import labelled, named_nodes
@@ -185,7 +185,7 @@ class Session:
     def answer(self, data: Any, text: RenderableType | str) -> None:
         """Print the answer to standard output: `data` under --json, `text` otherwise."""
         if self.json:
-            click.echo(json.dumps(data, indent=2))
+            click.echo(to_json(data, indent=2, inf_nan_mode="constants"))
         else:
             show(text)
 

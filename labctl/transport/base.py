@@ -8,7 +8,7 @@ from typing import Literal, Protocol, Self
 
 from google.protobuf.message import Message
 
-from labctl.errors import LabctlError, LabError, NodeDirtyError, UnsupportedError, UsageError
+from labctl.errors import LabctlError, LabError, NodeDirtyError, NotThereError, UnsupportedError, UsageError
 from labctl.lab.model import Node
 from node_agent.api import agent_pb2 as pb
 
@@ -88,7 +88,8 @@ def answered_error(node: str, error: pb.Error) -> LabctlError:
     message = f"{node}: {error.message}"
     match error.code:
         case "refused" | "not_found" | "conflict":
-            return UsageError(message, error.allowed or (f"the field is {error.field}" if error.field else ""))
+            kind = NotThereError if error.code == "not_found" else UsageError
+            return kind(message, error.allowed or (f"the field is {error.field}" if error.field else ""))
         case "unsupported":
             return UnsupportedError(message, error.allowed)
         case "stuck":

@@ -10,13 +10,13 @@ from typing import Any, Literal, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from labctl.errors import LabctlError, LabError, NodeDirtyError
+from labctl.errors import LIES, LabctlError, LabError, NodeDirtyError
 from labctl.transport.base import NEVER_ASKED, AgentFailedError, ConnectError, NoAnswerError, Transport
 from node_agent.api import agent_pb2 as pb
 from node_agent.api import convert
 from node_agent.api.views import ClockChange, InjectionList, NodeFacts, PlanView, ProbeReport
 from node_agent.host.mounting import Repair
-from node_agent.injection import InjectionView
+from node_agent.injection import ENDED, InjectionView
 from node_agent.prepare.messages import PrepareResult, request_message, result_of
 from node_agent.prepare.model import Request
 from node_agent.residue import Difference
@@ -34,8 +34,6 @@ FORMAT_S = 2000.0
 """How long making a file system on a large disk may take."""
 
 POLL_S = 0.2
-
-_LIES = "do not believe it: look at the node itself, and install the agent anew"
 
 
 class AgentClient:
@@ -115,14 +113,16 @@ class AgentClient:
     ) -> InjectionList:
         """End injections: those of `ids`, or all. `stop="set"` ends all and refuses new ones until "clear".
 
-        The answer has the state of each: one that is `stuck` has left residue.
+        The answer has the state of each: one that is `stuck` has left residue. What is recovered is looked for
+        once more in the list of the agent.
         """
         request = pb.RecoverRequest(ids=ids, all=everything, stop=stop.upper())
         found = convert.injection_list(self._ask("Recover", request, pb.RecoverReply, timeout_s))
         for one in found.injections:
             self._own(one, ids)
+        self._refuse_lies(found.injections)
         if untold := [i for i in ids if i not in {one.id for one in found.injections}]:
-            raise LabError(f"{self.node_name}: its agent does not say what became of {', '.join(untold)}", _LIES)
+            raise LabError(f"{self.node_name}: its agent does not say what became of {', '.join(untold)}", LIES)
         return found
 
     def list(self, ended: bool = False, ids: tuple[str, ...] = (), timeout_s: float = QUICK_S) -> InjectionList:
@@ -174,12 +174,20 @@ class AgentClient:
         reply = self._ask("RepairDisk", request, pb.RepairDiskReply, timeout_s)
         return Repair(tuple(reply.done), tuple(reply.lost))
 
+    def _refuse_lies(self, told: Sequence[InjectionView]) -> None:
+        """Raises :class:`LabError` where what it says is recovered stands in its own list as live."""
+        over = tuple(one.id for one in told if one.state in ENDED)
+        live = [one for one in self.list(ids=over).injections if one.state not in ENDED] if over else []
+        if live:
+            what = ", ".join(f"{one.id} ({one.state})" for one in live)
+            raise LabError(f"{self.node_name}: says that it has recovered {what}, and lists it as live", LIES)
+
     def _own(self, view: InjectionView, ids: Sequence[str]) -> InjectionView:
         """The injection, which is of this node and one of those asked for. Raises :class:`LabError` otherwise."""
         if view.node != self.node_name or (ids and view.id not in ids):
             asked = f", asked for {', '.join(ids)}" if ids else ""
             raise LabError(
-                f"{self.node_name}: its agent answers with injection {view.id} of {view.node}{asked}", _LIES
+                f"{self.node_name}: its agent answers with injection {view.id} of {view.node}{asked}", LIES
             )
         return view
 

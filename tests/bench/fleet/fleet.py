@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from labctl.lab.inventory import parse_inventory
 from labctl.lab.ssh import SshLab
 
@@ -25,19 +27,23 @@ LONGEST_S = 600.0
 
 @dataclass(frozen=True)
 class Run:
-    """What one labctl command did and cost. Seconds of wall clock and of processors; `rss_mib` is its peak."""
+    """What one labctl command did and cost: seconds of wall clock and of processors, here and in the agents.
+
+    `rss_mib` is the most memory that labctl had at one moment.
+    """
 
     code: int
     data: Any
     error: str
     wall_s: float
     cpu_s: float
+    agents_cpu_s: float
     rss_mib: float
 
     def cost(self) -> dict[str, float | int]:
         """For the report."""
         return {"exit": self.code, "wall_s": round(self.wall_s, 2), "cpu_s": round(self.cpu_s, 2),
-                "rss_mib": round(self.rss_mib, 1)}  # fmt: skip
+                "agents_cpu_s": round(self.agents_cpu_s, 2), "rss_mib": round(self.rss_mib, 1)}  # fmt: skip
 
 
 @dataclass
@@ -92,10 +98,11 @@ class Fleet:
         command = (sys.executable, "-m", "labctl", "--lab", LAB, *argv, "--json")
         environment = {**os.environ, "XDG_STATE_HOME": str(self.home)}
         with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
-            began = time.monotonic()
+            began, before = time.monotonic(), self._agents_cpu()
             process = subprocess.Popen(command, stdout=out, stderr=err, env=environment)
             _, status, used = os.wait4(process.pid, 0)
             wall = time.monotonic() - began
+            agents = self._agents_cpu() - before
             process.returncode = os.waitstatus_to_exitcode(status)
             out.seek(0)
             err.seek(0)
@@ -104,7 +111,13 @@ class Fleet:
             data = json.loads(text)
         except ValueError:
             raise RuntimeError(f"labctl {' '.join(argv)}: {process.returncode}: {error[-2000:]}") from None
-        return Run(process.returncode, data, error, wall, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024)
+        return Run(
+            process.returncode, data, error, wall, used.ru_utime + used.ru_stime, agents, used.ru_maxrss / 1024
+        )
+
+    def _agents_cpu(self) -> float:
+        used = [psutil.Process(process.pid).cpu_times() for process in self.processes]
+        return sum(one.user + one.system for one in used)
 
 
 def lab_dir(home: Path) -> Path:

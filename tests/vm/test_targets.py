@@ -1,4 +1,4 @@
-"""Labels, two groups, limits, on real nodes: a partition under one id, measured from both sides and from beside."""
+"""Labels, two groups and limits on real nodes: a partition under one id, measured from both sides and beside."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network proto clean
+.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network bench-fleet proto clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -47,6 +47,9 @@ bench-disk: toolchain ## how long disk faults take under load, what the layer be
 
 bench-network: toolchain ## how long a network fault takes to plant and to take back, beside tc over SSH; JSON
 	@$(BIN)/python -m tests.bench.network
+
+bench-fleet: ## inject and recover on 1,000 agents on this machine, some of them sick; JSON
+	@$(BIN)/python -m tests.bench.fleet
 
 proto: ## generate the Python side of the contract again
 	@$(BIN)/python scripts/generate-api

@@ -48,7 +48,7 @@ bench-disk: toolchain ## how long disk faults take under load, what the layer be
 bench-network: toolchain ## how long a network fault takes to plant and to take back, beside tc over SSH; JSON
 	@$(BIN)/python -m tests.bench.network
 
-bench-fleet: ## inject and recover on 1,000 agents on this machine, some of them sick; JSON
+bench-fleet: setup ## inject and recover on 1,000 agents on this machine, some of them sick; JSON
 	@$(BIN)/python -m tests.bench.fleet
 
 proto: ## generate the Python side of the contract again

@@ -7,6 +7,7 @@ has a timeout, which is renewed as long as this runs.
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import time
 from collections import deque
@@ -16,61 +17,50 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).parents[2]))
 
-from node_agent.workers.conntrack import Table, count, most
+from node_agent.workers.conntrack import AT_ONCE, Table, count, most
 from node_agent.workers.serving import RefusedError, main_of, serve
 
-_EVERY_S = 0.05
-_SHORTEST_S, _A_SECOND = 60, 500
-"""An entry lives so long, and a second more for each so many: renewing them all then costs little."""
+_EVERY_S = 0.1
+LIFETIME_S = 300
+"""An entry lives so long; it is renewed when half of that is over."""
 
 
 class Filler:
-    """The entries that are there, the next to be renewed first."""
+    """The entries that are there, in bundles; the next to be renewed first."""
 
     def __init__(self, table: Table, leave: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._table, self._leave, self._clock = table, leave, clock
-        self._entries: deque[tuple[float, int]] = deque()
+        self._bundles: deque[tuple[float, list[int]]] = deque()
         self._next = 0
-        self.failed = 0
 
     @property
     def held(self) -> int:
         """How many there are."""
-        return len(self._entries)
+        return sum(len(numbers) for _, numbers in self._bundles)
 
     def fill(self) -> None:
         """Make as many entries as are missing, and renew those whose time comes. Raises OSError."""
         missing = most() - self._leave - count()
         while missing > 0:
-            numbers = range(self._next, self._next + missing)
-            self._next += missing
-            made = self._made(list(numbers), new=True)
-            if not made:
-                return
+            numbers = list(range(self._next, self._next + min(missing, AT_ONCE)))
+            self._next += len(numbers)
+            made = self._put(numbers, new=True)
+            if not made:  # others were faster
+                break
             missing -= made
-        self._renew()
+        while self._bundles and self._bundles[0][0] <= self._clock():
+            self._put(self._bundles.popleft()[1], new=False)
 
-    def _lifetime_s(self) -> int:
-        return _SHORTEST_S + len(self._entries) // _A_SECOND
-
-    def _made(self, numbers: list[int], *, new: bool) -> int:
-        lifetime = self._lifetime_s() + len(numbers) // _A_SECOND
-        answers = self._table.put(numbers, lifetime, new=new)
-        due = self._clock() + lifetime / 2
-        good = [n for n, answer in zip(numbers, answers, strict=True) if answer == 0]
-        self._entries.extend((due, n) for n in good)
-        bad = {a for a in answers if a} - {errno.EEXIST, errno.ENOENT, errno.ENOMEM}
-        self.failed += len(answers) - len(good)
+    def _put(self, numbers: list[int], *, new: bool) -> int:
+        answers = self._table.put(numbers, LIFETIME_S, new=new)
+        bad = {one for one in answers if one} - {errno.EEXIST, errno.ENOENT, errno.ENOMEM}
         if bad:
-            raise OSError(bad.pop(), "the connection table takes no entry")
+            number = bad.pop()
+            raise OSError(number, f"the connection table takes no entry: {os.strerror(number)}")
+        good = [n for n, answer in zip(numbers, answers, strict=True) if answer == 0]
+        if good:
+            self._bundles.append((self._clock() + LIFETIME_S / 2, good))
         return len(good)
-
-    def _renew(self) -> None:
-        now, numbers = self._clock(), []
-        while self._entries and self._entries[0][0] <= now:
-            numbers.append(self._entries.popleft()[1])
-        if numbers:
-            self._made(numbers, new=False)
 
 
 def run(settings: dict[str, Any]) -> int:

@@ -29,9 +29,10 @@ _SHORT_S = 1
 
 @dataclass(frozen=True)
 class Spoiling:
-    """Which answers, and what becomes of them. `names` in lower case; "*.a.b" is a.b and everything below, "*" all.
+    """Which answers, and what becomes of them.
 
-    `types` are numbers of record types; empty: all. `v4` and `v6` are the wrong addresses.
+    `names` are in lower case; "*.a.b" is a.b and everything below, "*" all. `types` are numbers of record types;
+    empty: all. `v4` and `v6` are the wrong addresses.
     """
 
     names: tuple[str, ...]

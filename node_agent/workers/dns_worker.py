@@ -32,7 +32,7 @@ class Spoiler:
         self._wanted, self._cgroups = wanted, cgroups
         self._finder = SocketFinder() if cgroups else None
         self._lengths: OrderedDict[tuple[str, int, int], int] = OrderedDict()
-        self.counters = {"hits": 0, "answers_seen": 0, "of_others": 0, "left_as_they_were": 0}
+        self.counters = {"hits": 0, "answers_seen": 0, "of_others": 0}
 
     def judge(self, queued: Queued) -> bytes | None:
         """What becomes of a packet, see :data:`node_agent.workers.packet_queue.Judge`."""

@@ -54,17 +54,25 @@ class Channel:
                     return
 
     def change(self, requests: Sequence[tuple[int, bytes, int]]) -> list[int]:
-        """Send several changes at once; the errno of each, 0 where it went well. Keep them few (some dozens)."""
+        """Send several changes at once; the errno of each, 0 where it went well. Keep them few (some dozens).
+
+        Only the last is acknowledged: the kernel does them in order, and tells of each that fails.
+        """
         first = self._sequence + 1
         self._sequence += len(requests)
-        data = (message(kind, body, flags | ACK, first + n) for n, (kind, body, flags) in enumerate(requests))
+        last = len(requests) - 1
+        data = (
+            message(kind, body, flags | (ACK if n == last else 0), first + n)
+            for n, (kind, body, flags) in enumerate(requests)
+        )
         self.socket.send(b"".join(data))
-        found: dict[int, int] = {}
-        while len(found) < len(requests):
+        found = [0] * len(requests)
+        while True:
             for answer, sequence, part in messages(self.socket.recv(_BYTES)):
                 if answer == _ERROR and first <= sequence < first + len(requests):
                     found[sequence - first] = -int(struct.unpack_from("=i", part)[0])
-        return [found[n] for n in range(len(requests))]
+                    if sequence == first + last:
+                        return found
 
 
 def message(kind: int, body: bytes, flags: int, sequence: int) -> bytes:

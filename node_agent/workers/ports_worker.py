@@ -14,6 +14,7 @@ from __future__ import annotations
 import errno
 import resource
 import socket
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,11 @@ sys.path.append(str(Path(__file__).parents[2]))
 
 from node_agent.workers.serving import RefusedError, main_of, serve
 
-TCP_REPAIR = 19
-_EVERY_S = 0.25
+TCP_REPAIR, IP_LOCAL_PORT_RANGE = 19, 51
+Plain = socket.SocketType
+"""A socket without what Python wraps it in: there are tens of thousands of them."""
+
+_EVERY_S = 1.0
 _SPARE = 64
 """Descriptors for everything else."""
 _RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -55,41 +59,63 @@ class Connections:
         self._to = socket.getaddrinfo(address, port, self._family, socket.SOCK_STREAM, 0, socket.AI_NUMERICHOST)[
             0
         ][4]
-        self.held: list[socket.socket] = []
+        self._held: dict[int, Plain] = {}
+        self._one_by_one = True
         self.refused = 0
 
+    @property
+    def held(self) -> int:
+        """How many there are."""
+        return len(self._held)
+
     def fill(self) -> None:
-        """Take what is free. Raises OSError where something else is in the way."""
-        while True:
-            one = socket.socket(self._family, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
-            try:
-                one.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
-                one.connect(self._to)
-            except OSError as error:
-                one.close()
-                if error.errno not in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
-                    raise
-                self.refused += 1
-                return
-            self.held.append(one)
+        """Take what is free, and see the kernel refuse one more. Raises OSError where something else fails.
+
+        The kernel looks for a port through all of the range, so taking them all costs it their number squared;
+        where a socket can have a range of its own (IP_LOCAL_PORT_RANGE, Linux 6.3), it is told which port to try.
+        """
+        first, last = port_range()
+        for port in range(first, last + 1) if self._one_by_one else ():
+            if port not in self._held and self._one_by_one:
+                self._take(port)
+        while self._take(0):
+            pass
+        self.refused += 1
+
+    def _take(self, port: int) -> bool:
+        one = Plain(self._family, socket.SOCK_STREAM)
+        try:
+            if port:
+                one.setsockopt(socket.IPPROTO_IP, IP_LOCAL_PORT_RANGE, struct.pack("=HH", port, port))
+            one.setsockopt(socket.IPPROTO_TCP, TCP_REPAIR, 1)
+            one.connect(self._to)
+        except OSError as error:
+            one.close()
+            if port and error.errno == errno.ENOPROTOOPT:
+                self._one_by_one = False
+            elif error.errno not in (errno.EADDRNOTAVAIL, errno.EADDRINUSE):
+                raise
+            return False
+        self._held[one.getsockname()[1]] = one
+        return True
 
     def give_back(self, count: int) -> None:
         """Free so many ports."""
-        for _ in range(min(count, len(self.held))):
-            self.held.pop().close()
+        for port in list(self._held)[:count]:
+            self._held.pop(port).close()
 
 
 class Bound:
     """Sockets bound to every port of the range, whatever the destination."""
 
     def __init__(self) -> None:
-        self._ports: dict[int, socket.socket] = {}
+        self._ports: dict[int, Plain] = {}
         self.refused = 0
 
     @property
-    def held(self) -> list[socket.socket]:
-        """The sockets."""
-        return list(self._ports.values())
+    def held(self) -> int:
+        """How many there are."""
+        return len(self._ports)
 
     def fill(self) -> None:
         """Take what is free, with IPv4 and IPv6 at once; a port in use by somebody else is no more free."""
@@ -107,9 +133,10 @@ class Bound:
                 self.refused += 1
 
     def _take(self, port: int) -> None:
-        one = socket.socket(socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET, socket.SOCK_STREAM)
+        family = socket.AF_INET6 if socket.has_ipv6 else socket.AF_INET
+        one = Plain(family, socket.SOCK_STREAM)
         try:
-            if one.family == socket.AF_INET6:
+            if family == socket.AF_INET6:
                 one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
             one.bind(("", port))
         except OSError as error:
@@ -140,7 +167,7 @@ def run(settings: dict[str, Any]) -> int:
     try:
         taker.fill()
     except OSError as error:
-        raise RefusedError(f"after {len(taker.held)} ports: {error.strerror}") from error
+        raise RefusedError(f"after {taker.held} ports: {error.strerror}") from error
     taker.give_back(settings["leave"])
 
     def again() -> None:
@@ -148,7 +175,7 @@ def run(settings: dict[str, Any]) -> int:
             taker.fill()
 
     return serve(
-        lambda: {"counters": {"held": len(taker.held), "refused": taker.refused}}, every_s=_EVERY_S, tick=again
+        lambda: {"counters": {"held": taker.held, "refused": taker.refused}}, every_s=_EVERY_S, tick=again
     )
 
 

@@ -27,12 +27,11 @@ class PhysicalMemory:
     """The frames of this machine."""
 
     def own_pages(self, pid: int, only: int | None = None) -> Sequence[Page]:
-        """Those of the heap and of private mappings without a file; in huge pages only where all are."""
+        """Those of the heap and of private mappings without a file. The kernel splits huge pages."""
         some = _some(_mapped(pid, _areas(pid, only)))
         found = {page: _flags(page.frame) for page in some if _count(page.frame) == 1}
         # Not by the flag KSM: Linux 6.12 shows it for every anonymous page. The count tells who shares one.
-        fit = [p for p, has in found.items() if _all(has, _LRU, _ANON) and not _any(has, _POISONED)]
-        return tuple([p for p in fit if not _any(found[p], _HUGE)] or fit)
+        return tuple(p for p, has in found.items() if _all(has, _LRU, _ANON) and not _any(has, _POISONED))
 
     def clean_pages(self, path: str, only: int | None = None) -> Sequence[Page]:
         """The file is mapped here for a moment, to learn its frames: then its pages are mapped once."""

@@ -13,7 +13,11 @@ from node_agent.steps.base import Resource, Step, Undo
 from node_agent.steps.task_flags import start_of
 
 DOORS = "/sys/kernel/debug/hwpoison"
-POISON, UNPOISON = f"{DOORS}/corrupt-pfn", f"{DOORS}/unpoison-pfn"
+UNPOISON = f"{DOORS}/unpoison-pfn"
+POISON = "/sys/devices/system/memory/hard_offline_page"
+"""Takes an address of RAM, and reports the page as broken by software (ABI/testing/sysfs-memory-page-offline)."""
+
+_SHIFT = 12
 
 
 class PoisonedPage(Step):
@@ -49,7 +53,7 @@ class PoisonedPage(Step):
     def apply(self, host: Host) -> None:
         if Page(self.frame, self.at) not in self._pages(host):
             raise ApplyError("the page has moved or is in use by others meanwhile")
-        host.write_text(POISON, f"{self.frame:#x}")
+        host.write_text(POISON, f"{self.frame << _SHIFT:#x}")
 
     def revert(self, host: Host, undo: Undo | None) -> None:
         if host.frames.is_poisoned(self.frame):

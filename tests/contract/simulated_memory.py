@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 ROOT = "/sys/fs/cgroup"
 _GROUPS = {f"{ROOT}/work": 700, f"{ROOT}/system.slice/cron.service": 701}
-_POISON, _UNPOISON = "/sys/kernel/debug/hwpoison/corrupt-pfn", "/sys/kernel/debug/hwpoison/unpoison-pfn"
+_POISON, _UNPOISON = "/sys/devices/system/memory/hard_offline_page", "/sys/kernel/debug/hwpoison/unpoison-pfn"
 _BROKEN = "/simulated/broken-frames"
 _SWAPS = "/proc/swaps"
 _HEADER = "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority"
@@ -74,7 +74,7 @@ def at_rest(known: dict[str, str]) -> bool:
 def write(kernel: Kernel, path: str, text: str) -> bool:
     """Do what the kernel does with a write to one of these files; False where it is none."""
     if path in (_POISON, _UNPOISON):
-        frame, broken = int(text, 16), set(kernel.texts[_BROKEN].split())
+        frame, broken = int(text, 16) >> (12 if path == _POISON else 0), set(kernel.texts[_BROKEN].split())
         broken = broken | {str(frame)} if path == _POISON else broken - {str(frame)}
         kernel.texts[_BROKEN] = " ".join(sorted(broken))
         if path == _POISON:

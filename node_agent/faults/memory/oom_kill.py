@@ -126,7 +126,8 @@ class OomKill(GroupFields, Fault):
                 raise Refusal(f"unit: {group.title} is too small to limit", field="unit", allowed="a larger one")
         return OomVictim(
             pid=pid, started=start_of(reader, pid),
-            score=number(reader, f"/proc/{pid}/oom_score_adj"), comm=comm, group=group, root=cgroup_root(facts), limit=value,
+            score=number(reader, f"/proc/{pid}/oom_score_adj"), comm=comm, group=group, root=cgroup_root(facts),
+            limit=value,
             swaps=has_swap(reader), kills_before=_kills(reader, group),
         )  # fmt: skip
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from node_agent.host import CommandError, Host
 from node_agent.probe import Lacking, capability
-from node_agent.steps.poisoned_page import DOORS, POISON, UNPOISON
+from node_agent.steps.poisoned_page import POISON, UNPOISON
 
 _V2 = "boot with systemd.unified_cgroup_hierarchy=1, with the controllers memory and pids"
 
@@ -26,16 +26,19 @@ def pids(host: Host) -> None:
     _files(host, "pids.max")
 
 
-@capability("memory.poison", remedy="a kernel with CONFIG_HWPOISON_INJECT, and debugfs mounted")
+@capability(
+    "memory.poison", remedy="a kernel with CONFIG_MEMORY_FAILURE and CONFIG_HWPOISON_INJECT, and debugfs mounted"
+)
 def poison(host: Host) -> None:
     """A frame of RAM can be declared broken, and well again."""
-    if not host.exists(POISON):
+    if not host.exists(UNPOISON):
         try:
             host.run(("modprobe", "hwpoison-inject"))
         except CommandError as error:
             raise Lacking(f"no module hwpoison-inject: {error.stderr.strip() or error}") from error
-    if not (host.exists(POISON) and host.exists(UNPOISON)):
-        raise Lacking(f"{DOORS} is not there")
+    for path in (POISON, UNPOISON):
+        if not host.exists(path):
+            raise Lacking(f"there is no {path}")
 
 
 @capability("memory.swap", remedy="a kernel with CONFIG_SWAP, and the commands mkswap and swapon")

@@ -16,7 +16,7 @@ NEIGHBOUR_DISCOVERY = (133, 134, 135, 136, 137)
 """ICMPv6 types of RFC 4861: router and neighbour solicitations and advertisements, redirects."""
 
 _SOCKET_UNITS = ("ssh.socket", "sshd.socket")
-_LISTENER = re.compile(r"^\S+\s+\S+\s+\S*:(\d+)\s.*users:\((.*)\)")
+_LISTENER = re.compile(r"^\S+\s+\d+\s+\d+\s+\S*:(\d+)\s.*users:\((.*)\)")
 _HOLDER = re.compile(r'\("([^"]*)",pid=(\d+),')
 
 

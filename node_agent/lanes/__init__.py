@@ -1,7 +1,8 @@
 """Lanes: how the live shapes of an interface become one tree in the kernel, and what is measured of it.
 
 `tree` says what there should be, `sync` makes it so, `rules` and `qdiscs` know the kernel's words, `boxes` what
-two selections have in common, `foreign` what of others stands in the way. See docs/traffic.md.
+two selections have in common, `foreign` what of others stands in the way. See
+docs/decisions/0006-lanes-for-traffic.md.
 """
 
 from __future__ import annotations

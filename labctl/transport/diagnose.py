@@ -150,7 +150,7 @@ def _refused(node: Node, authority: LabAuthority, alert: str, node_clock: NodeCl
         return ConnectError(
             "node_clock",
             f"{where} refuses our certificate as {what}: node clock is {told}, the clock here is {_now()}",
-            "labctl reset sets the clocks of a lab; on other hosts, set it by hand",
+            "labctl --transport ssh gets there; labctl reset sets the clocks of a lab",
         )
     hint = "was its agent installed for another lab?" if clock else "is its clock far off? SSH cannot tell"
     return ConnectError("client_refused", f"{where} refuses our certificate{alert and ': '}{alert}", hint)

@@ -11,6 +11,7 @@ from node_agent.host import Host, Reader
 from node_agent.host.clock import UNSYNCHRONISED, Rate, Sync
 from node_agent.steps.base import Resource, Step, Undo
 from node_agent.steps.clock_record import (
+    NEAR_NS,
     Before,
     ClockRecord,
     look,
@@ -93,6 +94,8 @@ class ClockRate(Step):
     def still_wrong_by(self, before: Before, offset: int, gained: int) -> int:
         """What is left of what the clock has gained, after what somebody may have done about it."""
         stepped = offset - before.offset
+        if abs(stepped) <= NEAR_NS:
+            return gained
         against = stepped * gained < 0 and abs(stepped) <= abs(gained) * 1.1 + _TYPED_NS
         return gained + stepped if against else gained
 

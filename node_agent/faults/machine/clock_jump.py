@@ -9,6 +9,7 @@ from pydantic import Field, field_validator
 
 from node_agent.fault import Evidence, Facts, Fault, Missing, PlanNotes, Target
 from node_agent.host import Reader
+from node_agent.signs import Sign, in_log
 from node_agent.steps import Step
 from node_agent.steps.clock_offset import ClockOffset
 
@@ -70,6 +71,13 @@ class ClockJump(Fault):
             not_covered=("CLOCK_MONOTONIC, CLOCK_BOOTTIME and what waits by them", *NOT_COVERED),
             warnings=(SHARED, *((stranger,) if abs(self.by_s) > _DAY_S else ())),
         )
+
+    def signs(self, target: Target | None) -> tuple[Sign, ...]:
+        if target is not None and self.by_s > 0:
+            return ()
+        rotating = "Time jumped backwards, rotating"
+        when = "after a step back, once something is written to the journal"
+        return (in_log("systemd-journald begins a new file", rotating, when=when),)
 
     def evidence(self, reader: Reader, target: Target, tag: str, log_mark: int) -> Evidence:
         before = before_of(reader, tag)

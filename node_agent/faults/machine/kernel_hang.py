@@ -34,13 +34,11 @@ class KernelHang(Fault):
     name: ClassVar[str] = "kernel_hang"
     summary: ClassVar[str] = "nothing but interrupts gets a CPU for a while: the node hangs"
     operator_sees: ClassVar[str] = (
-        "a node that may answer pings and nothing else; then a gap in all its logs, and lines of RCU stalls"
+        "a node that may answer pings and nothing else; then a gap in all logs, perhaps a line of an RCU stall"
     )
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"accept_reboot": True},)
 
-    hang_s: int = Field(
-        default=30, ge=1, le=_MOST_S, description="seconds that it lasts; nothing ends it sooner"
-    )
+    hang_s: int = Field(default=30, ge=1, le=_MOST_S, description="seconds that it lasts; nothing ends it sooner")
     delay_s: DelayS = 3.0
     accept_reboot: AcceptReboot = False
 
@@ -73,7 +71,7 @@ class KernelHang(Fault):
         return (
             in_log(
                 "the kernel says that RCU waits in vain", r"rcu: .*(detected stall|kthread starved)",
-                when="where it lasts longer than rcu_cpu_stall_timeout, usually 21 s",
+                when="where one waits and it lasts longer than rcu_cpu_stall_timeout, usually 21 s",
             ),
         )  # fmt: skip
 

@@ -36,9 +36,7 @@ class KernelPanic(Fault):
 
     name: ClassVar[str] = "kernel_panic"
     summary: ClassVar[str] = "the kernel panics; the node reboots after a while or stays dead"
-    operator_sees: ClassVar[str] = (
-        "a node that is gone at once, a trace on its console, then another boot id"
-    )
+    operator_sees: ClassVar[str] = "a node that is gone at once, a trace on its console, then another boot id"
     reversible: ClassVar[Reversible] = "reboot"
     examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"accept_reboot": True, "accept_data_loss": True},)
 
@@ -66,9 +64,7 @@ class KernelPanic(Fault):
         assert isinstance(target, WholeMachine)
         warnings = []
         if self.reboot_after_s == 0:
-            warnings.append(
-                "it does not come back by itself: its power has to be cut (labctl power)"
-            )
+            warnings.append("it does not come back by itself: its power has to be cut (labctl power)")
         if target.files:
             warnings.append("a crash kernel is loaded: it writes its dump, and then the node reboots")
         return PlanNotes(

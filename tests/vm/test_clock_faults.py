@@ -1,4 +1,4 @@
-"""clock_jump and clock_drift on a real kernel, by a meter that is not the agent's, beside a node that has neither."""
+"""clock_jump and clock_drift on a real kernel, by a meter that is not the agent's, and beside a healthy node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kernel_hang, kernel_panic and reboot on real kernels: seen from outside, and what the next boot tells of them."""
+"""kernel_hang, kernel_panic and reboot on real kernels: from outside, and what the next boot tells of them."""
 
 from __future__ import annotations
 

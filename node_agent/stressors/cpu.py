@@ -74,8 +74,8 @@ def start_worker(wanted: dict[str, Any]) -> int:
 
 def set_up(wanted: dict[str, Any]) -> None:
     """Name, CPUs, weight; and not to be chosen by the OOM killer, which is after somebody else."""
-    with open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
-        file.write(_NEVER)
+    with suppress(PermissionError), open("/proc/self/oom_score_adj", "w") as file:  # noqa: PTH123
+        file.write(_NEVER)  # root without CAP_SYS_RESOURCE may not
     if wanted["cpus"]:
         os.sched_setaffinity(0, wanted["cpus"])
     if wanted["weight"]:

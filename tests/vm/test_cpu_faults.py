@@ -1,0 +1,178 @@
+"""cpu_throttle, cpu_burn, cpu_offline on a real kernel, by its account of who had how much CPU time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from labctl.errors import LabctlError
+from labctl.lab.qmp import Qmp
+from tests.lab import LabUnderTest
+from tests.user import until
+from tests.vm.disks import Bench, disk_bench
+from tests.vm.services import BUSY, COUNTS, GROUPS, beats, group_of, services, shares, show
+
+pytestmark = pytest.mark.vm
+
+SYSTEM = "/sys/fs/cgroup/system.slice"
+LEFT_BY_SYSTEMD = "/run/systemd/system.control /etc/systemd/system.control"
+SWITCHES = "cd /sys/fs/cgroup; grep . cgroup.subtree_control */cgroup.subtree_control */*/cgroup.subtree_control"
+
+
+@pytest.fixture(scope="module")
+def bench(lab: LabUnderTest) -> Iterator[Bench]:
+    with disk_bench(lab, "w3") as one, services(one, neighbour=("Restart=always", COUNTS)):
+        yield one
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays(bench: Bench) -> Iterator[None]:
+    """Quotas and switches are as they were, and the neighbour has not been restarted."""
+    look = f"{SWITCHES}; cat {SYSTEM}/neighbour.service/cpu.max; ls {LEFT_BY_SYSTEMD}"
+    before = bench.sh(look, check=False), show(bench, "neighbour", "MainPID", "InvocationID")
+    bench.mine.clear()
+    yield
+    bench.recover_all()
+    until("nothing is left", lambda: bench.agent.residue() == (), 30)
+    assert (bench.sh(look, check=False), show(bench, "neighbour", "MainPID", "InvocationID")) == before
+
+
+def quota(bench: Bench, unit: str) -> str:
+    return bench.sh(f"cat {group_of(unit)}/cpu.max")
+
+
+def refused(bench: Bench, fault: str, **parameters: object) -> str:
+    """What is said when a fault is not planted."""
+    with pytest.raises(LabctlError) as refusal:
+        bench.agent.apply("refused-2", fault, parameters, 60)
+    return f"{refusal.value} {refusal.value.hint}"
+
+
+def test_a_quota_stays_through_restarts_and_is_restored(bench: Bench) -> None:
+    with services(bench, victim=("Restart=always", BUSY)):
+        free = shares(bench, "victim")[0]
+        view = bench.inject("cpu_throttle", unit="victim", quota_percent=20)
+        assert quota(bench, "victim") == "20000 100000" and quota(bench, "neighbour") == "max 100000"
+        held = shares(bench, "victim", seconds=4)[0]
+        assert free > 0.6 and 0.15 < held < 0.24, (free, held)
+        assert beats(bench, "neighbour")[0] > 5
+        found = bench.evidence(view)
+        assert found.hits == found.counters["nr_throttled"] > 10 and bench.seen(view) == [True]
+        bench.sh("systemctl restart victim; systemctl daemon-reload")
+        until("it has its quota again", lambda: bench.evidence(view).counters["followed"] == 1, 20)
+        assert 0.1 < shares(bench, "victim", seconds=4)[0] < 0.26 and bench.evidence(view).armed
+        bench.recover(view)
+        assert quota(bench, "victim") == "max 100000" and shares(bench, "victim")[0] > 0.6
+        assert show(bench, "victim", "CPUQuotaPerSecUSec") == ["infinity"]
+
+
+def test_a_quota_that_somebody_sets_meanwhile_is_kept(bench: Bench) -> None:
+    with services(bench, victim=("CPUQuota=50%", BUSY), other=("CPUQuota=60%\nCPUQuotaPeriodSec=20ms", BUSY)):
+        first = bench.inject("cpu_throttle", unit="victim", quota_percent=10, period_ms=50)
+        second = bench.inject("cpu_throttle", unit="other", quota_percent=10)
+        assert quota(bench, "victim") == "5000 50000" and "held by" in refused(
+            bench, "cpu_throttle", unit="victim"
+        )
+        bench.sh("systemctl set-property --runtime other CPUQuota=40%")
+        until("ours is in force again", lambda: quota(bench, "other") == "10000 100000", 20)
+        bench.recover(first)
+        bench.recover(second)
+        assert quota(bench, "victim") == "50000 100000", "as its file says"
+        assert quota(bench, "other") == "8000 20000", "as the administrator has said meanwhile"
+        assert "50 % already" in refused(bench, "cpu_throttle", unit="victim", quota_percent=55)
+    bench.sh("rm -rf /run/systemd/system.control; systemctl daemon-reload")
+
+
+def test_a_control_group_inside_another(bench: Bench) -> None:
+    """Its controller is off; it is switched on for the length of the injection only."""
+    outer = "/sys/fs/cgroup/outer"
+    run = f"sh -c 'echo 0 > {outer}/$0/cgroup.procs; exec sh -c \"{BUSY}\"' $0 >/dev/null 2>&1 &"
+    groups = f"mkdir -p {outer}/inner/deep {outer}/sibling; {run.replace('$0', 'inner/deep')}"
+    bench.sh(f"{groups} {run.replace('$0', 'sibling')}")
+    before = bench.sh(SWITCHES, check=False)
+    view = bench.inject("cpu_throttle", cgroup="/outer/inner", quota_percent=15)
+    inner, sibling = shares(bench, f"{outer}/inner", f"{outer}/sibling", seconds=4)
+    assert 0.1 < inner < 0.19 and sibling > 0.5, (inner, sibling)
+    bench.recover(view)
+    assert bench.sh(SWITCHES, check=False) == before
+    inner, sibling = shares(bench, f"{outer}/inner", f"{outer}/sibling")
+    assert inner > 0.3 and sibling > 0.3
+    bench.sh(f"echo 1 > {outer}/cgroup.kill")
+    until(
+        "it is empty", lambda: bench.sh(f"cat {outer}/inner/deep/cgroup.procs {outer}/sibling/cgroup.procs") == ""
+    )
+    bench.sh(f"rmdir {outer}/inner/deep {outer}/inner {outer}/sibling {outer}")
+
+
+def test_a_noisy_neighbour(bench: Bench) -> None:
+    with services(bench, victim=("Restart=always", BUSY)):
+        assert shares(bench, "victim")[0] > 0.6
+        view = bench.inject("cpu_burn", workers=2, process_name="backup", weight=300)
+        group = f"/sys/fs/cgroup/groundfault-{view.id}"
+        victim, burner = shares(bench, "victim", group, seconds=5)
+        assert 0.1 < victim < 0.38 and 0.5 < burner < 0.85, (victim, burner)
+        named = bench.sh("ps -C backup -o args=").splitlines()
+        assert [line.strip() for line in named] == ["backup"] * 3
+        scores = bench.sh(f"for p in $(cat {group}/cgroup.procs); do cat /proc/$p/oom_score_adj; done").split()
+        assert scores == ["-1000"] * 3, "the OOM killer is after somebody else"
+        found = bench.evidence(view)
+        assert found.hits > 1000 and found.counters["workers"] == 2 and bench.seen(view) == [True]
+        bench.sh("pkill -9 -n -x backup")
+        until("one is left", lambda: bench.evidence(view).counters["workers"] == 1)
+        assert "1 of 2 are left" in " ".join(bench.evidence(view).notes)
+        bench.recover(view)
+        assert shares(bench, "victim")[0] > 0.6 and bench.sh(f"ls -d {group}", check=False) == ""
+
+    third = bench.inject("cpu_burn", load_percent=30, respawn=True)
+    group = f"/sys/fs/cgroup/groundfault-{third.id}"
+    assert 0.22 < shares(bench, group, seconds=4)[0] < 0.42
+    bench.sh("pkill -9 -n -x worker")
+    until("it is replaced", lambda: bench.evidence(third).counters["replaced"] == 1)
+    bench.sh("systemctl kill -s KILL --kill-whom=main groundfault-agent")
+    until("they end with the agent", lambda: bench.sh("pgrep -x worker", check=False) == "", 10)
+    bench.lab.ready(bench.node)
+    assert "cpus" in refused(bench, "cpu_burn", cpus="77")
+
+
+def test_a_processor_is_taken_out_of_use(bench: Bench) -> None:
+    """A second one is plugged in first: the lab's nodes have one, and room for another."""
+    only = refused(bench, "cpu_offline", cpus="0")
+    assert "can be taken offline" in only and "more than one CPU" in only
+    with bench.lab.provider.qmp(bench.node.name) as qmp:
+        plug(qmp)
+    until("it is there", lambda: bench.sh("ls -d /sys/devices/system/cpu/cpu1", check=False) != "")
+    bench.sh("echo 1 > /sys/devices/system/cpu/cpu1/online", check=False)
+    until("it runs", lambda: bench.sh("cat /sys/devices/system/cpu/online") == "0-1")
+    bench.agent.probe(again=True)
+    with services(bench, pinned=("CPUAffinity=1", COUNTS)):
+        pinned = f"taskset -cp {show(bench, 'pinned', 'MainPID')[0]} | sed 's/.*: //'"
+        moved = bench.sh(
+            "for f in /proc/irq/*/smp_affinity_list; do echo 1 2>/dev/null > $f && echo $f && break; done"
+        )
+        bound = bench.sh("grep -H . /proc/irq/*/smp_affinity_list")
+        assert bench.sh(pinned) == "1"
+        view = bench.inject("cpu_offline")
+        assert bench.sh("cat /sys/devices/system/cpu/online; nproc").split() == ["0", "1"]
+        assert beats(bench, "pinned", "neighbour")[0] > 5, "what was bound to it goes on elsewhere"
+        found = bench.evidence(view)
+        assert found.hits == 1 and any("is now offline" in line for line in found.log)
+        assert bench.seen(view) == [True]
+        assert "never taken" in refused(bench, "cpu_offline", cpus="0")
+        assert "not on this node" in refused(bench, "cpu_offline", cpus="1-2")
+        bench.recover(view)
+        assert bench.sh("cat /sys/devices/system/cpu/online") == "0-1"
+        assert bench.sh(pinned) == "1" and moved
+        assert bench.sh("grep -H . /proc/irq/*/smp_affinity_list") == bound
+
+
+def plug(qmp: Qmp) -> None:
+    """Plug in the first processor that there is room for (QEMU's "CPU hotplug")."""
+    slot = next(slot for slot in qmp.execute("query-hotpluggable-cpus") if "qom-path" not in slot)
+    qmp.send("device_add", {"id": "cpu-more", "driver": slot["type"], **slot["props"]})
+
+
+def test_a_virtual_machine_has_no_frequency(bench: Bench) -> None:
+    said = refused(bench, "cpu_frequency_cap")
+    assert "no frequency that the kernel can set" in said and "cpu_throttle" in said
+    assert bench.sh(f"ls {GROUPS} | grep -c groundfault-r", check=False) == "0"

@@ -1,6 +1,6 @@
 """TCP connections that are held, and whether they still carry anything. Run as a script.
 
-`serve PORT…` echoes at these ports, by IPv4 and IPv6, and prints a line for each connection that fails.
+`serve PORT…` echoes there, by IPv4 and IPv6, and prints a line for each connection that ends in an error.
 `hold FIFO NAME=ADDRESS/PORT…` opens connections, prints "up", and for each line that FIFO gets one line of JSON: by
 name what became of a word that was sent and should come back, "ok" or an error's name, each within some seconds.
 """

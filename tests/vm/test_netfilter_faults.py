@@ -87,8 +87,8 @@ class Held:
 
     def say(self) -> dict[str, str]:
         """What becomes of a word on each of them."""
-        script = (f"n=$(wc -l <{self._out}); echo >{self._in}; for i in $(seq 300); do "
-                  f"[ $(wc -l <{self._out}) -gt $n ] && break; sleep 0.05; done; tail -n1 {self._out}")  # fmt: skip
+        script = (f"n=$(wc -l <{self._out}); echo >{self._in}; for i in $(seq 200); do "
+                  f"[ $(wc -l <{self._out}) -gt $n ] && break; sleep .1; done; tail -n1 {self._out}")  # fmt: skip
         found: dict[str, str] = json.loads(self.bench.sh(script))
         return found
 

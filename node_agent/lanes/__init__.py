@@ -12,7 +12,15 @@ from dataclasses import dataclass
 from node_agent.host import Reader
 from node_agent.lanes.foreign import refuse_foreign
 from node_agent.lanes.rules import table_of
-from node_agent.lanes.sync import differences, lanes_there, live_shapes, refuse_taken, wanted_tree
+from node_agent.lanes.sync import (
+    SHOULD_NOT_BE,
+    differences,
+    is_led,
+    lanes_there,
+    live_shapes,
+    refuse_taken,
+    wanted_tree,
+)
 from node_agent.lanes.tree import LiveShape
 from node_agent.shape import Shape
 from node_agent.traffic import Selection
@@ -43,12 +51,19 @@ def refuse_unmergeable(reader: Reader, selection: Selection, shape: Shape, tag: 
 
 
 def is_armed(reader: Reader, tag: str) -> bool:
-    """Whether the kernel has, for the shape of this mark, exactly what it should have."""
+    """Whether the kernel has, for the shape of this mark, what it should have.
+
+    While another shape comes or goes, the tree is neither the old nor the new one: then it counts that the packets
+    of this one are led to lanes of its own.
+    """
     mine = next((one for one in live_shapes(reader) if one.tag == tag), None)
     if mine is None:
         return False
     tree = wanted_tree(reader, mine.selection.interface)
-    return tag in tree.tags and not differences(reader, tree)
+    if tag not in tree.tags:
+        return False
+    wrong = [text for text in differences(reader, tree) if not text.endswith(SHOULD_NOT_BE)]
+    return not wrong or is_led(reader, tree, tag, mine.selection.directions)
 
 
 def lane_counters(reader: Reader, tag: str) -> LaneCounters:

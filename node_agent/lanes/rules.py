@@ -174,11 +174,12 @@ def same_chain(wanted: Chain, there: tuple[str, tuple[str, ...]] | None) -> bool
         head.split("priority")[0].replace('"', "").replace("{", "").replace("}", "").split() == hook
         and len(rules) == len(wanted.rules)
         and _PLAN.findall(rules[0]) == _PLAN.findall(wanted.rules[0])
-        and _ways(rules) == _ways(wanted.rules)
+        and ways_of(rules) == ways_of(wanted.rules)
     )
 
 
-def _ways(rules: Iterable[str]) -> list[str]:
+def ways_of(rules: Iterable[str]) -> list[str]:
+    """The lanes that rules lead to, in order."""
     return [found[1] for rule in rules if (found := _FORWARD.search(rule))]
 
 

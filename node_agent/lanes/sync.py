@@ -19,7 +19,7 @@ from node_agent.fault import TAG_PREFIX
 from node_agent.host import Host, Reader
 from node_agent.host.links import Interface
 from node_agent.lanes.qdiscs import drain_s, same
-from node_agent.lanes.rules import MARK_HEAD, Measured, marks_of, measured_tables, same_chain, table_of
+from node_agent.lanes.rules import MARK_HEAD, Measured, marks_of, measured_tables, same_chain, table_of, ways_of
 from node_agent.lanes.tree import LANE_PREFIX, Lane, LiveShape, Tree, desired
 
 PLACE = "/run/groundfault"
@@ -98,10 +98,28 @@ def lanes_there(reader: Reader, interface: str) -> dict[str, Interface]:
     }
 
 
+SHOULD_NOT_BE = "should not be there"
+
+
+def is_led(reader: Reader, tree: Tree, tag: str, directions: Sequence[str]) -> bool:
+    """Whether the rules that stand are those of another set of shapes than the tree's, and lead the packets of
+    this one to lanes of its own all the same."""
+    there = measured_tables(reader.network.ruleset()).get(("netdev", table_of(tree.interface)))
+    if there is None or set(there.counters) == set(tree.tags):
+        return False
+    lanes = {name: one for name, one in lanes_there(reader, tree.interface).items() if tag in one.alias.split()}
+    for direction in directions:
+        head, rules = there.chains.get(direction, ("", ()))
+        ways = ways_of(rule for rule in rules if f'"{tag}"' in rule)
+        if f'"{tree.interface}"' not in head or not ways or not all(w in lanes and lanes[w].up for w in ways):
+            return False
+    return True
+
+
 def differences(reader: Reader, tree: Tree) -> tuple[str, ...]:
     """In what the kernel's tree is not the desired one, one line each."""
     there, qdiscs = lanes_there(reader, tree.interface), reader.links.qdiscs()
-    found = [f"lane {name} should not be there" for name in sorted({*there} - {lane.name for lane in tree.lanes})]
+    found = [f"lane {name} {SHOULD_NOT_BE}" for name in sorted({*there} - {lane.name for lane in tree.lanes})]
     for lane in tree.lanes:
         one = there.get(lane.name)
         if one is None:

@@ -107,6 +107,30 @@ def _do(verb: str, step: ShapeTraffic, host: SimulatedHost) -> None:
     step.revert(host, {}) if verb == "revert" else step.apply(host)
 
 
+def test_another_that_comes_or_goes_does_not_look_like_disarming(
+    standing: tuple[Kernel, tuple[ShapeTraffic, ...]],
+) -> None:
+    """Whoever looks at one while another is planted or recovered sees it armed, at each moment."""
+    kernel, steps = standing
+    steps[1].revert(SimulatedHost(kernel), {})
+    for verb in ("apply", "revert"):
+        counting = SimulatedHost(deepcopy(kernel))
+        _do(verb, steps[1], counting)
+        for number in range(1, counting.changes + 1):
+            one = deepcopy(kernel)
+            with pytest.raises(Killed):
+                _do(verb, steps[1], SimulatedHost(one, die_at=number))
+            assert all(is_armed(SimulatedHost(one), step.tag) for step in steps if step is not steps[1]), number
+        _do(verb, steps[1], SimulatedHost(kernel))
+
+
+def test_rules_that_somebody_took_out_are_missed(standing: tuple[Kernel, tuple[ShapeTraffic, ...]]) -> None:
+    kernel, steps = standing
+    lines = kernel.netfilter.tables["netdev", "groundfault.lan"]
+    lines.remove(next(line for line in lines if "fwd to" in line))
+    assert not any(is_armed(SimulatedHost(kernel), step.tag) for step in steps)
+
+
 CHOICES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("packet_loss", {"loss_percent": 10}),
     ("packet_loss", {"loss_percent": 20, "burst_packets": 4}),

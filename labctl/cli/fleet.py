@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -20,8 +21,14 @@ from labctl.lab.model import Node
 
 T = TypeVar("T")
 
-AT_ONCE = 128
-"""How many nodes are asked at the same time. Each costs a thread; those that are silent hold theirs to the end."""
+AT_ONCE = 32
+"""How many nodes are asked at the same time, those not counted that take longer than :data:`SLOW_S`."""
+
+MOST_AT_ONCE = 256
+"""With those. Each costs a thread; a silent node holds its own to the end."""
+
+SLOW_S = 0.25
+"""After this long a node's thread gets another one beside it, so that slow nodes do not hold up the others."""
 
 NAMED = 8
 """So many nodes are named in a sentence, the others are counted."""
@@ -36,7 +43,7 @@ class Answers(Generic[T]):
 
 
 class Round(Generic[T]):
-    """One question to several nodes in parallel, put to them by :meth:`start`, to :data:`AT_ONCE` at a time.
+    """One question to several nodes in parallel, put to them by :meth:`start`.
 
     The threads are daemons: a program that was interrupted leaves without waiting for a dead node.
     """
@@ -45,23 +52,41 @@ class Round(Generic[T]):
         self._nodes, self._ask = nodes, ask
         self._futures: dict[str, Future[T]] = {}
         self._waiting: queue.SimpleQueue[tuple[Future[T], Node]] = queue.SimpleQueue()
+        self._began: dict[int, float] = {}
+        """By the number of a thread that is at work: when it began with its node."""
+        self._threads = 0
 
     def start(self) -> None:
         """Ask everybody."""
         for node in self._nodes:
             self._futures[node.name] = Future()
             self._waiting.put((self._futures[node.name], node))
-        for number in range(min(AT_ONCE, len(self._nodes))):
-            threading.Thread(target=self._work, name=f"ask-{number}", daemon=True).start()
+        self._reinforce(min(AT_ONCE, len(self._nodes)))
 
-    def _work(self) -> None:
+    def _reinforce(self, count: int) -> None:
+        for _ in range(min(count, MOST_AT_ONCE - self._threads)):
+            self._threads += 1
+            number = self._threads
+            threading.Thread(target=self._work, args=(number,), name=f"ask-{number}", daemon=True).start()
+
+    def _work(self, number: int) -> None:
         while True:
             try:
                 future, node = self._waiting.get_nowait()
             except queue.Empty:
+                self._began.pop(number, None)
                 return
+            self._began[number] = time.monotonic()
             if future.set_running_or_notify_cancel():
                 _answer(future, self._ask, node)
+
+    def _all_asked(self) -> None:
+        """Wait until each node has been asked."""
+        while not self._waiting.empty():
+            wait(self._futures.values(), timeout=SLOW_S)
+            late = time.monotonic() - SLOW_S
+            slow = sum(began < late for began in tuple(self._began.values()))
+            self._reinforce(AT_ONCE - (len(self._began) - slow))
 
     def settle(self, timeout_s: float) -> bool:
         """Ask nobody else, and wait that long for those who were asked. True when all of these answered."""
@@ -74,6 +99,7 @@ class Round(Generic[T]):
 
     def answers(self) -> Answers[T]:
         """Wait for all. A :class:`LabctlError` is an answer; anything else is a bug and is raised."""
+        self._all_asked()
         good: dict[str, T] = {}
         bad: dict[str, LabctlError] = {}
         for name, future in self._futures.items():

@@ -149,6 +149,7 @@ def nodes(count: int) -> list[Node]:
 
 def test_no_more_nodes_are_asked_at_once_than_there_are_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "AT_ONCE", 7)
+    monkeypatch.setattr(fleet, "SLOW_S", 60)
     lock, now, most = threading.Lock(), [0], [0]
 
     def answer(node: Node) -> str:
@@ -163,6 +164,31 @@ def test_no_more_nodes_are_asked_at_once_than_there_are_threads(monkeypatch: pyt
     answers = ask_all(nodes(100), answer)
     assert list(answers.good) == [node.name for node in nodes(100)] and not answers.bad
     assert most[0] <= 7
+
+
+def test_silent_nodes_do_not_hold_up_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet, "AT_ONCE", 4)
+    monkeypatch.setattr(fleet, "SLOW_S", 0.01)
+    monkeypatch.setattr(fleet, "MOST_AT_ONCE", 20)
+    heard, silence = threading.Semaphore(0), threading.Event()
+
+    def answer(node: Node) -> str:
+        if int(node.name[1:]) < 12:
+            silence.wait(10)
+            return "late"
+        heard.release()
+        return "well"
+
+    round_ = Round(nodes(50), answer)
+    round_.start()
+    waiting = threading.Thread(target=round_.answers, daemon=True)
+    waiting.start()
+    for _ in range(38):
+        assert heard.acquire(timeout=5), "the others were asked while twelve of them were silent"
+    assert round_._threads <= 20
+    silence.set()
+    waiting.join(5)
+    assert sorted(round_.answers().good.values()) == ["late"] * 12 + ["well"] * 38
 
 
 def test_after_an_interrupt_nobody_else_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,9 +27,11 @@ user = "ops"
 key = "keys/id"
 known_hosts = "/etc/hosts.known"
 agent_port = 7000
+lab_address = ["10.0.0.1", "fd00::1"]
 labels = { rack = "b2" }
 [nodes.db2]
 address = "192.0.2.9"
+lab_address = "10.0.0.2"
 """
 
 
@@ -38,8 +40,9 @@ def test_an_inventory_is_read() -> None:
     assert one == Node(
         name="db1", address="db1.example", ssh_port=2222, ssh_user="ops", ssh_key=Path("/inv/keys/id"),
         known_hosts=Path("/etc/hosts.known"), agent_port=7000, labels={"rack": "b2"},
+        lab_addresses=("10.0.0.1", "fd00::1"),
     )  # fmt: skip
-    assert two == Node(name="db2", address="192.0.2.9")
+    assert two == Node(name="db2", address="192.0.2.9", lab_addresses=("10.0.0.2",))
 
 
 @pytest.mark.parametrize(
@@ -57,6 +60,9 @@ def test_an_inventory_is_read() -> None:
         ('[nodes.a]\naddress = "-oProxyCommand=x"', "nodes.a.address: should be a host name or an address"),
         ('[nodes.a]\naddress = "root@h"', "nodes.a.address: should be"),
         ('[nodes.a]\naddress = "h"\nuser = "-x"', "nodes.a.user: string should match"),
+        ('[nodes.a]\naddress = "h"\nlab_address = "h"', "nodes.a.lab_address: 'h' does not appear to be"),
+        ('[nodes.a]\naddress = "h"\nlabels = { role = "a/b" }', "nodes.a.labels.role: string should match"),
+        ('[nodes.a]\naddress = "h"\nlabels = { "a b" = "c" }', "nodes.a.labels.a b"),
         ('[nodes.A_1]\naddress = "h"', "'A_1' is no node name"),
         ('[nodes.a]\naddress = "h"\n[nodes.b]\naddress = "h"', "nodes.b.address: h port 22 is node a already"),
     ],
@@ -163,3 +169,6 @@ def test_up_takes_an_inventory_and_says_which_hosts_cannot_be_used(world: World,
     assert world.run("--lab", "rack", "reset").code == 3
     assert world.run("--lab", "rack", "logs", "db1", "--console").code == 3
     assert world.run("--lab", "rack", "power", "db1", "off").code == 3
+    refused = world.run("--lab", "rack", "node", "label", "db1", "role=db")
+    assert refused.code == 3 and "in [nodes.db1]" in refused.err
+    assert world.run("--lab", "rack", "limits", "--json").data["limits"]["quorum"] == "lab"

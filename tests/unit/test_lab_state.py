@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from labctl.errors import LabError, UsageError
-from labctl.lab import fleet, machine, processes, provision, qemu, store
+from labctl.lab import fleet, identity, machine, processes, provision, qemu, store
 from labctl.lab.accelerator import emulation
 from labctl.lab.model import LabOptions
 from labctl.lab.qemu import QemuLab
@@ -67,6 +67,22 @@ def test_a_snapshot_of_machines_of_another_shape_is_outdated(
     assert "another way" in lab._outdated(old, old.options)
     new = old.model_copy(update={"shape": machine.SHAPE})
     assert "another way" not in lab._outdated(new, new.options)
+
+
+def test_labels_are_remembered_and_cost_nothing_where_nobody_uses_them(tmp_path: Path) -> None:
+    path = store.lab_dir("x") / "lab.json"
+    write_record(path, a_record(tmp_path))
+    assert '"labels"' not in path.read_text()
+    lab = store.open_lab("x")
+    lab.set_labels("w2", {"role": "db"})
+    assert [dict(node.labels) for node in store.open_lab("x").nodes()] == [{}, {"role": "db"}]
+    with pytest.raises(UsageError, match="no node 'w9'"):
+        lab.set_labels("w9", {})
+
+
+def test_addresses_of_nodes_on_the_lab_network() -> None:
+    assert identity.lan_addresses(3) == ("10.77.0.3", "fe80::5054:ff:fe67:203")
+    assert identity.lan_addresses(31)[1] == "fe80::5054:ff:fe67:21f"
 
 
 def test_damaged_record_is_one_line(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import platform
 import random
 import statistics
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,7 @@ class Bench:
         _, run = self.inject("--within", f"{self.within_s:g}s")
         expect(run, 70, 75)
         taken_back = named(run.data["nodes"], self.of("silent", "late", "liar"))
+        time.sleep(2 * self.within_s)  # until the requests of the late ones have arrived as well
         left = self.fleet.live()
         self.fleet.moods({}, [])
         again = self.fleet.labctl("recover", "--all", "--within", f"{self.within_s:g}s")

@@ -1,4 +1,4 @@
-"""Leases: every injection ends by itself. Time is the boot clock, which nobody can step."""
+"""Leases: every injection ends by itself. Time is the hardware's own, which nobody can step or hurry."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def neighbours(reader: Reader) -> dict[str, str]:
 
 def _items(reader: Reader, entries: Sequence[Entry]) -> dict[str, str]:
     names = {link.index: link.name for link in reader.routing.links()}
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for entry in entries:
         if learned(entry):
             continue
@@ -50,8 +50,9 @@ def _items(reader: Reader, entries: Sequence[Entry]) -> dict[str, str]:
         where = ", ".join(dict.fromkeys(names.get(i, str(i)) for i in interfaces_of(entry)))
         mark = f"{zlib.crc32(identity(entry).raw.encode()):08x}"  # what the words do not say, such as metrics
         text = f"{shown(entry).partition(' ')[2]} dev {where} ({mark})"
-        found[item] = f"{found[item]}; {text}" if item in found else text
-    return found
+        found.setdefault(item, []).append(text)
+    # The same network on several interfaces: their order is that in which these came up last.
+    return {item: "; ".join(sorted(texts)) for item, texts in found.items()}
 
 
 def _many(reader: Reader) -> bool:

@@ -75,9 +75,7 @@ class SettingChanged(Fault):
     def locate(self, reader: Reader, facts: Facts) -> WrongSetting:
         given = [name for name in ("sysctl", "file", "limit") if getattr(self, name)]
         if len(given) != 1:
-            raise Refusal(
-                "sysctl: nothing or too much is named", field="sysctl", allowed="one of sysctl, file, limit"
-            )
+            raise Refusal("sysctl: name one setting", field="sysctl", allowed="one of sysctl, file, limit")
         for name, goes_with in (("key", "file"), ("section", "file"), ("unit", "limit")):
             if getattr(self, name) and given != [goes_with]:
                 raise Refusal(f"{name}: goes with {goes_with}", field=name, allowed=f"{goes_with} and {name}")

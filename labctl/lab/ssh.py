@@ -26,6 +26,12 @@ from labctl.progress import Progress
 PROBE_TIMEOUT_S = 5.0
 RECORD = "lab.json"
 
+AT_ONCE = 64
+"""How many hosts are logged in to, or looked at, at the same time."""
+
+NAMED = 8
+"""More hosts than these are counted, not named."""
+
 
 def provider(directory: Path) -> SshLab:
     """The lab kept in `directory`, whose name is the lab's (see :mod:`labctl.lab.store`)."""
@@ -75,8 +81,9 @@ class SshLab:
         Raises :class:`LabError` naming every host that cannot be used. `ready` is called for hosts with an agent.
         """
         nodes = self.nodes()
-        with progress.task(f"logging in to {', '.join(node.name for node in nodes)}"):
-            with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
+        names = ", ".join(node.name for node in nodes) if len(nodes) <= NAMED else f"{len(nodes)} hosts"
+        with progress.task(f"logging in to {names}"):
+            with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
                 found = list(pool.map(self._look, nodes))
         bad = [error.message for error in found if isinstance(error, LabctlError)]
         if bad:
@@ -110,7 +117,7 @@ class SshLab:
 
     def destroy(self, progress: Progress) -> None:
         """Forget the hosts and the certificates. Refused while one of them still has the agent."""
-        with ThreadPoolExecutor(max_workers=max(1, len(self.nodes()))) as pool:
+        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
             found = dict(zip((n.name for n in self.nodes()), pool.map(self._look, self.nodes()), strict=True))
         with_agent = [name for name, answer in found.items() if answer is True]
         if with_agent:
@@ -126,7 +133,7 @@ class SshLab:
     def status(self) -> tuple[NodeStatus, ...]:
         """Whether each host's SSH port answers."""
         nodes = self.nodes()
-        with ThreadPoolExecutor(max_workers=max(1, len(nodes))) as pool:
+        with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
             return tuple(pool.map(_status, nodes))
 
     def set_labels(self, name: str, labels: Mapping[str, str]) -> None:

@@ -37,7 +37,7 @@ def test_what_is_reached() -> None:
 def test_a_small_fleet_in_which_some_are_sick_is_left_clean() -> None:
     with fleet(12, 1) as under:
         assert under.labctl("limits", "--quorum", "off").code == 0
-        bench = Bench(under, ["disk_slow"], within_s=4.0)
+        bench = Bench(under, ["disk_slow"], within_s=2.0)
         found = bench.sick_while_planting()
         assert found["sick"] == 3 and found["named"]["missed"] == []
         assert found["live_afterwards"] == 0, "a late request was not forestalled, or something was not taken back"

@@ -19,6 +19,7 @@ _SECTION = re.compile(r"\s*\[\[?\s*(.*?)\s*\]?\]\s*([#;].*)?$")
 _ANY_KEY = re.compile(r"\s*[\"']?[A-Za-z_][\w.-]*[\"']?(\s*[=:]\s*|\s+)\S")
 _TAIL = re.compile(r"\s*[,;]?(\s+[#;].*|\s+//.*)?$")
 _QUOTES = "\"'"
+_JSON = re.compile(r"\s*(\{|\[\s*[\[{\"])")
 
 
 class EditError(ValueError):
@@ -90,7 +91,7 @@ def _with_value(rest: str, value: str) -> str:
 
 
 def _added(lines: Sequence[str], inside: range, key: str, value: str) -> Edit:
-    if "".join(lines).lstrip()[:1] in ("{", "["):
+    if _JSON.match("".join(lines)):
         raise EditError(f"{key} is in no line of its own")
     if any(_SECTION.match(lines[n]) for n in inside):
         raise EditError(f"{key} is not set in this file, which has sections")

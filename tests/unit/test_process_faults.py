@@ -61,6 +61,12 @@ class TestWhatControlNeeds:
         assert refused.value.allowed and refused.value.field and "\n" not in refused.value.message
         assert host.kernel.texts == before
 
+    def test_the_journal_is_not_paused(self, injector: Injector, host: SimulatedHost) -> None:
+        stat = host.kernel.texts["/proc/701/stat"]
+        host.kernel.texts["/proc/701/stat"] = stat.replace("(child)", "(systemd-journal)")
+        with pytest.raises(Refusal, match="which sshd and the agent write to"):
+            injector.apply("inj-1", "process_pause", {"unit": "cron"}, 60)
+
     def test_a_name_that_nobody_has(self, injector: Injector) -> None:
         with pytest.raises(Refusal, match="no process called nginx") as refused:
             injector.apply("inj-1", "process_kill", {"unit": "cron", "process_name": "nginx"}, 60)

@@ -26,6 +26,10 @@ from .helping import counters_of, stat_of, text_of, unit_names
 
 _STOPPED = ("T", "t")
 _LEAST_S = 0.1
+_AWAITED = "systemd-journal"
+"""Whoever logs waits for it once its sockets are full, sshd and the agent among them: nobody could end this."""
+
+_ASKED_AT_LOGIN = ("dbus-daemon", "dbus-broker", "systemd-logind")
 
 
 class Paused(Target):
@@ -35,6 +39,7 @@ class Paused(Target):
     folders: tuple[str, ...]
     processes: tuple[Process, ...]
     watchdogs: tuple[str, ...] = ()
+    slows_logins: bool = False
 
     def describe(self) -> str:
         count = len(self.processes)
@@ -76,10 +81,17 @@ class ProcessPause(ScopeFields, Fault):
         if not members:
             raise Refusal(f"{field}: {scope.name} has no processes", field=field, allowed="a scope that runs")
         refuse_protected(reader, field, members)
+        comms = {p.comm for p in members}
+        if _AWAITED in comms:
+            text = f"{field}: {scope.name} has the system's journal, which sshd and the agent write to"
+            raise Refusal(text, field=field, allowed="a scope without systemd-journald")
         states = (reader.services.state(unit) for unit in unit_names(scope))
         watched = tuple(s.unit for s in states if s.watchdog not in ("", "0", "infinity"))
         processes = tuple(Process(pid=p.pid, started=p.started) for p in members)
-        return Paused(scope=scope, folders=folders_of(facts, scope), processes=processes, watchdogs=watched)
+        return Paused(
+            scope=scope, folders=folders_of(facts, scope), processes=processes, watchdogs=watched,
+            slows_logins=bool(comms & set(_ASKED_AT_LOGIN)),
+        )  # fmt: skip
 
     def steps(self, facts: Facts, target: Target, tag: str) -> tuple[Step, ...]:
         assert isinstance(target, Paused)
@@ -120,7 +132,11 @@ class ProcessPause(ScopeFields, Fault):
             backend="cgroup.freeze" if grouped else "SIGSTOP",
             covers=("all threads", *(("processes that come to it, and its next start",) if grouped else ())),
             not_covered=tuple(left_out),
-            warnings=(*kills, *((stop,) if target.scope.kind == "unit" else ())),
+            warnings=(
+                *kills,
+                *((stop,) if target.scope.kind == "unit" else ()),
+                *(("logins over SSH wait for it, up to half a minute each",) if target.slows_logins else ()),
+            ),
         )
 
     def evidence(self, reader: Reader, target: Target, tag: str, log_mark: int) -> Evidence:

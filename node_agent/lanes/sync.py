@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from pydantic import ValidationError
 
@@ -41,9 +42,14 @@ def live_shapes(reader: Reader) -> tuple[LiveShape, ...]:
 def _read(reader: Reader) -> Iterator[LiveShape]:
     for path in reader.glob(_FILE % f"{TAG_PREFIX}*"):
         try:
-            yield LiveShape.model_validate_json(reader.read_text(path))
+            yield _parsed(reader.read_text(path))
         except (OSError, ValidationError):
             continue
+
+
+@lru_cache(maxsize=64)
+def _parsed(text: str) -> LiveShape:
+    return LiveShape.model_validate_json(text)
 
 
 @dataclass(frozen=True)

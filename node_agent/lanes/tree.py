@@ -11,6 +11,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations
 from typing import Literal
 
@@ -72,7 +73,13 @@ def desired(interface: str, live: Sequence[LiveShape], groups: Mapping[str, int]
 
     Raises :class:`ConflictError` where shapes cannot be merged, or are too many.
     """
-    shapes = sorted(live, key=lambda one: one.tag)
+    return _desired(interface, tuple(sorted(live, key=lambda one: one.tag)), tuple(sorted(groups.items())))
+
+
+@lru_cache(maxsize=16)
+def _desired(interface: str, shapes: tuple[LiveShape, ...], numbers: tuple[tuple[str, int], ...]) -> Tree:
+    """Remembered, because each look at the evidence asks for it again."""
+    groups = dict(numbers)
     paths = _marked_paths(shapes)
     lanes: list[Lane] = []
     chains = []

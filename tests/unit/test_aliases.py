@@ -34,8 +34,6 @@ OLD_NAME = "block_read_error"
 PENDING: Mapping[str, str] = {
     # network, clock and memory pressure have issues of their own
     "getaddrinfo_fail": "dns_failure",
-    "thrash_swapon": "swap_thrash",
-    "thrash_swapoff": "swap_thrash",
 }  # fmt: skip
 """Names whose fault is not built yet. Whoever builds one takes its names out of here."""
 

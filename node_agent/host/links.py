@@ -100,7 +100,10 @@ class Links(LinksReader, Protocol):
         """Set the alias and the MTU of an interface."""
 
     def add_qdiscs(self, name: str, qdiscs: Sequence[Qdisc]) -> None:
-        """Hang qdiscs on an interface that has none, outermost first."""
+        """Hang qdiscs on an interface that has none, outermost first.
+
+        Beside one that corrupts also a clsact, which has the receiver verify checksums once more.
+        """
 
     def set_up(self, name: str) -> None:
         """Set up an IFB. It gets no addresses, so the system itself sends nothing through it."""

@@ -181,7 +181,13 @@ def _netem(handle: str, parent: str, options: bytes) -> Qdisc:
 
 
 def _batch(name: str, qdiscs: Sequence[Qdisc]) -> str:
-    return "".join(f"qdisc add dev {name} {' '.join(tc_words(one))}\n" for one in qdiscs)
+    lines = [f"qdisc add dev {name} {' '.join(tc_words(one))}" for one in qdiscs]
+    if any(one.corrupt[0] for one in qdiscs):
+        # Packets that came in have had their checksums verified (by the card, or by GRO): netem's wrong bits would
+        # reach programs as data. With checksums made anew, and said to be unverified, the stack looks again.
+        lines += [f"qdisc add dev {name} clsact",
+                  f"filter add dev {name} egress matchall action csum ip4h and tcp and udp and icmp"]  # fmt: skip
+    return "".join(f"{line}\n" for line in lines)
 
 
 def tc_words(qdisc: Qdisc) -> tuple[str, ...]:

@@ -115,6 +115,8 @@ def _chance(percent: float, correlation: float) -> tuple[int, int]:
 
 def same(wanted: tuple[Qdisc, ...], there: tuple[Qdisc | str, ...]) -> bool:
     """Whether a lane has its qdiscs; a kernel that tells no seed has the right one."""
+    if any(one.corrupt[0] for one in wanted):
+        there = tuple(one for one in there if one != "clsact")  # for checksums: see the host's add_qdiscs
     if len(wanted) != len(there):
         return False
     return all(_same(a, b) for a, b in zip(wanted, there, strict=True))

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from node_agent.fault import Target
+from node_agent.fault import Facts, Missing, Target
 from node_agent.lanes import LaneCounters
 from node_agent.shape import Shape
 from node_agent.signs import Sign
@@ -19,8 +19,9 @@ from .shaping import SNMP, Correlation, ShapedFault, Share, expected
 class PacketCorrupt(ShapedFault):
     """One bit of so many per cent of the packets is flipped, anywhere from the Ethernet header to the last byte.
 
-    The checksum of TCP and of UDP is made before and checked by the receiver: to programs it is a loss. Data
-    arrive wrong only where nobody checks: UDP over IPv4 without a checksum, and raw IP.
+    Checksums of TCP, UDP and ICMP are made before and verified after, also of what comes in, where card or kernel
+    had verified them already: to programs it is a loss. Data arrive wrong only where there is no checksum: UDP over
+    IPv4 that was sent without one, and raw IP.
     """
 
     name: ClassVar[str] = "packet_corrupt"
@@ -39,6 +40,9 @@ class PacketCorrupt(ShapedFault):
 
     corrupt_percent: Share = Field(default=5, description="share of the packets with a flipped bit, in percent")
     correlation_percent: Correlation = 0
+
+    def requires(self, facts: Facts) -> tuple[Missing, ...]:
+        return (*super().requires(facts), *facts.missing("net.csum"))
 
     def shape(self) -> Shape:
         return Shape(

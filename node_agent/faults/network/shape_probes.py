@@ -47,6 +47,19 @@ def netem(host: Host) -> None:
              "limit", "10000")  # fmt: skip
 
 
+@capability("net.csum")
+def csum(host: Host) -> None:
+    """Checksums made anew, so that packets that are corrupted on their way in are found out by the stack."""
+    with _ifb(host):
+        _try(host, "sch_ingress", "clsact")
+        matched = ("filter", "add", "dev", _IFB, "egress", "matchall", "action", "csum", "ip4h", "and", "tcp")
+        try:
+            host.run(("tc", *matched))
+        except CommandError as error:
+            why = f"the kernel cannot make checksums anew: {_first_line(error)}"
+            raise Lacking(why, _MODULES.format("act_csum")) from error
+
+
 @capability("net.nft_fwd")
 def nft_fwd(host: Host) -> None:
     """Netfilter rules at the egress and the ingress of an interface that hand packets to another one."""

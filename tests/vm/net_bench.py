@@ -67,10 +67,14 @@ class NetBench:
         assert view.state == "active" and view.evidence is not None and view.evidence.armed, view
         return view
 
+    def evidence_of(self, *views: InjectionView) -> list[Evidence]:
+        """Of each what the kernel shows now."""
+        found = {one.id: one.evidence for one in self.agent.list(ids=tuple(v.id for v in views)).injections}
+        return [evidence for view in views if (evidence := found[view.id]) is not None]
+
     def evidence(self, view: InjectionView) -> Evidence:
-        (now,) = self.agent.list(ids=(view.id,)).injections
-        assert now.evidence is not None
-        return now.evidence
+        (found,) = self.evidence_of(view)
+        return found
 
     def seen(self, view: InjectionView) -> dict[str, bool]:
         """Of each sign that a real failure leaves, whether it was found."""
@@ -85,7 +89,7 @@ class NetBench:
         return self.sh("tc qdisc show; nft -s list ruleset; ip -o link show; for i in lo mgmt lan; do "
                        "tc filter show dev $i; tc filter show dev $i ingress; done")  # fmt: skip
 
-    def udp(self, flows: list[str], count: int, gap_ms: float = 2.0, linger_ms: int = 800) -> list[net_meter.Flow]:
+    def udp(self, flows: list[str], count: int, gap_ms: float = 5.0, linger_ms: int = 800) -> list[net_meter.Flow]:
         """The meter's flows from the node, ADDRESS/PORT/SIZE each."""
         return net_meter.udp(self.sh, flows, count, gap_ms, linger_ms)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from node_agent.injection import InjectionView
+from node_agent.fault import Evidence
 from tests.lab import LabUnderTest
 from tests.vm import net_meter
 from tests.vm.net_bench import PORT, NetBench, left_as_it_was, net_bench, v4, v6
@@ -20,9 +20,11 @@ from tests.vm.net_meter import Flow
 
 pytestmark = pytest.mark.vm
 
-COUNT = 3000
+COUNT = 2500
 NOISE_MS = 25
-"""What an emulated machine that shares its CPUs adds to the median of a round trip at most."""
+"""By how much the median of one flow differs from that of another of the same run, on a machine that is shared."""
+SLOW_MS = 70
+"""What a round trip takes at most where nothing is done to it. On a quiet machine it is 1 ms to 3 ms."""
 
 MATRIX: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("packet_loss", {"loss_percent": 10}),
@@ -30,7 +32,7 @@ MATRIX: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("packet_loss", {"loss_percent": 15, "correlation_percent": 40}),
     ("packet_delay", {"delay_ms": 150, "jitter_ms": 40, "distribution": "normal"}),
     ("packet_jitter", {"jitter_ms": 60}),
-    ("packet_reorder", {"reorder_percent": 25, "delay_ms": 80}),
+    ("packet_reorder", {"reorder_percent": 25, "delay_ms": 150}),
     ("packet_duplicate", {"duplicate_percent": 10}),
     ("packet_corrupt", {"corrupt_percent": 20}),
 )
@@ -51,8 +53,9 @@ def nothing_stays(bench: NetBench) -> Iterator[None]:
         yield
 
 
-def takes(ms: float, found: float) -> bool:
-    return ms - 2 <= found <= ms + NOISE_MS
+def takes(ms: float, found: Flow, usual: Flow) -> bool:
+    """Whether a flow takes so much longer than another of the same run."""
+    return ms - NOISE_MS / 2 <= found.median_ms - usual.median_ms <= ms + NOISE_MS
 
 
 def lost_share(flow: Flow, share: float, spread: float = 1.0) -> bool:
@@ -60,7 +63,7 @@ def lost_share(flow: Flow, share: float, spread: float = 1.0) -> bool:
 
 
 def untouched(flow: Flow) -> bool:
-    return flow.whole and flow.median_ms < NOISE_MS
+    return flow.whole and flow.median_ms < SLOW_MS
 
 
 def overtaken(flow: Flow, direction: str) -> int:
@@ -68,8 +71,8 @@ def overtaken(flow: Flow, direction: str) -> int:
 
 
 def is_reordered(flow: Flow, direction: str) -> bool:
-    """A quarter comes at once; of the others nearly each is overtaken by one of the 40 that follow in 80 ms."""
-    at_once = sum(ms < 40 for ms in flow.times_ms)
+    """A quarter comes at once; of the others nearly each is overtaken by one of the 30 that follow in 150 ms."""
+    at_once = sum(ms < 75 + min(flow.times_ms) for ms in flow.times_ms)
     late = overtaken(flow, direction)
     return not flow.lost and net_meter.share_fits(at_once, flow.sent, 0.25) and late > 0.65 * flow.sent
 
@@ -80,15 +83,20 @@ def is_copied(flow: Flow, direction: str) -> bool:
     return not flow.lost and none == 0 and net_meter.share_fits(copies, flow.sent, 0.1)
 
 
-def judgements(direction: str) -> tuple[Callable[[Flow], bool], ...]:
-    """What each fault of the matrix has to look like, in its order."""
-    fits, uniform, normal = net_meter.spread_fits, net_meter.uniform, net_meter.normal
+def judgements(direction: str, usual: Flow) -> tuple[Callable[[Flow], bool], ...]:
+    """What each fault of the matrix has to look like, in its order, beside a flow that has none."""
+    uniform, normal = net_meter.uniform, net_meter.normal
+
+    def spread(flow: Flow, expected: Callable[[float], float]) -> bool:
+        times = [ms - usual.median_ms for ms in flow.times_ms]
+        return net_meter.spread_fits(times, expected, 15) and overtaken(flow, direction) > 0.5 * flow.sent
+
     return (
         lambda f: lost_share(f, 0.10),
         lambda f: lost_share(f, 0.20, net_meter.burst_spread(0.2, 5)) and net_meter.bursts_fit(f.bursts, 5),
         lambda f: lost_share(f, 0.15, 1.4 / 0.6) and len(f.lost) / len(f.bursts) > 1.3,
-        lambda f: not f.lost and fits(f.times_ms, normal(150, 40), 12) and overtaken(f, direction) > 1000,
-        lambda f: not f.lost and fits(f.times_ms, uniform(60, 60), 12) and overtaken(f, direction) > 1000,
+        lambda f: not f.lost and spread(f, normal(150, 40)),
+        lambda f: not f.lost and spread(f, uniform(60, 60)),
         lambda f: is_reordered(f, direction),
         lambda f: is_copied(f, direction),
         lambda f: lost_share(f, 0.20),
@@ -105,31 +113,30 @@ def test_each_fault_does_what_it_says(bench: NetBench, direction: str, address: 
     flows = bench.udp([f"{address(n)}/{PORT}/{sizes.get(n, '64')}" for n in range(len(MATRIX) + 1)], COUNT)
     told = "\n".join(map(str, flows))
     assert untouched(flows[UNSPOILT]), told
-    for view, flow, is_right in zip(views, flows[1:], judgements(direction), strict=True):
+    for view, flow, is_right in zip(views, flows[1:], judgements(direction, flows[UNSPOILT]), strict=True):
         assert is_right(flow), f"{view.fault} {view.parameters}\n{told}"
         assert not is_right(flows[UNSPOILT]), f"{view.fault}: this judgement says yes to anything"
     if direction == "out":
         spoilt, lost = flows[CORRUPT].spoilt_there, len(flows[CORRUPT].lost)
         assert 0.85 * lost < spoilt <= lost, f"without a checksum most arrive with wrong data\n{told}"
     other = v6 if address is v4 else v4
-    assert all(untouched(flow) for flow in bench.udp([f"{other(n)}/{PORT}/64" for n in (1, 4)], 100)), (
-        "other family"
-    )
-    for view, flow in zip(views, flows[1:], strict=True):
-        check_evidence(bench, view, flow)
+    for flow in bench.udp([f"{other(n)}/{PORT}/64" for n in (1, 4)], 100):
+        assert untouched(flow), f"the other family: {flow}"
+    for found, view, flow in zip(bench.evidence_of(*views), views, flows[1:], strict=True):
+        check_evidence(found, view.fault, flow)
     bench.recover(*views)
-    flows = bench.udp([f"{address(n)}/{PORT}/64" for n in range(len(MATRIX) + 1)], 150)
+    flows = bench.udp([f"{address(n)}/{PORT}/64" for n in range(len(MATRIX) + 1)], 100)
     assert all(untouched(flow) for flow in flows), "\n".join(map(str, flows))
 
 
-def check_evidence(bench: NetBench, view: InjectionView, flow: Flow) -> None:
+def check_evidence(found: Evidence, fault: str, flow: Flow) -> None:
     """Counters of the kernel's against those of the meter."""
-    found = bench.evidence(view)
-    assert found.counters["matched"] == flow.sent, (view.fault, found, str(flow))
-    if view.fault == "packet_loss":
-        assert found.hits == len(flow.lost), (found, str(flow))
-    if view.fault == "packet_duplicate":
-        assert found.hits == flow.copies_there + flow.copies_here, (found, str(flow))
+    told = f"{fault}: {found}\n{flow}"
+    assert found.counters["matched"] == flow.sent, told
+    if fault == "packet_loss":
+        assert found.hits == len(flow.lost), told
+    if fault == "packet_duplicate":
+        assert found.hits == flow.copies_there + flow.copies_here, told
 
 
 def test_two_faults_on_the_same_packets(bench: NetBench) -> None:
@@ -139,16 +146,16 @@ def test_two_faults_on_the_same_packets(bench: NetBench) -> None:
     loss = bench.inject("packet_loss", loss_percent=30, ports=f"{PORT + 2},{PORT + 3}", direction="out")
     none, late, both, lost = bench.udp(ports, 500)
     told = "\n".join(map(str, (none, late, both, lost)))
-    assert untouched(none) and takes(80, late.median_ms) and not late.lost, told
-    assert takes(80, both.median_ms) and lost_share(both, 0.3), told
-    assert takes(0, lost.median_ms) and lost_share(lost, 0.3), told
-    assert bench.evidence(loss).hits == len(both.lost) + len(lost.lost)
-    assert bench.evidence(delay).counters["matched"] == 1000
+    assert untouched(none) and takes(80, late, none) and not late.lost, told
+    assert takes(80, both, none) and lost_share(both, 0.3), told
+    assert takes(0, lost, none) and lost_share(lost, 0.3), told
+    of_loss, of_delay = bench.evidence_of(loss, delay)
+    assert of_loss.hits == len(both.lost) + len(lost.lost) and of_delay.counters["matched"] == 1000
     bench.recover(delay)
     none, was_late, was_both, lost = bench.udp(ports, 500)
     told = "\n".join(map(str, (none, was_late, was_both, lost)))
     assert untouched(none) and untouched(was_late), told
-    assert takes(0, was_both.median_ms) and lost_share(was_both, 0.3) and lost_share(lost, 0.3), told
+    assert takes(0, was_both, none) and lost_share(was_both, 0.3) and lost_share(lost, 0.3), told
     bench.recover(loss)
     assert all(untouched(flow) for flow in bench.udp(ports, 100))
 
@@ -207,7 +214,7 @@ def test_what_a_unit_sends(bench: NetBench) -> None:
         elsewhere = pool.submit(bench.udp, [flow], 300, 5.0)
         (late,) = net_meter.flows_of(bench.sh(inside))
         (usual,) = elsewhere.result()
-    assert not late.lost and takes(60, late.median_ms) and untouched(usual), (str(late), str(usual))
+    assert not late.lost and takes(60, late, usual) and untouched(usual), (str(late), str(usual))
     assert bench.evidence(view).counters["matched"] == 300
     bench.recover(view)
     (after,) = net_meter.flows_of(bench.sh(inside))

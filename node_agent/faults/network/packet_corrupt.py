@@ -20,8 +20,8 @@ class PacketCorrupt(ShapedFault):
     """One bit of so many per cent of the packets is flipped, anywhere from the Ethernet header to the last byte.
 
     Checksums of TCP, UDP and ICMP are made before and verified after, also of what comes in, where card or kernel
-    had verified them already: to programs it is a loss. Data arrive wrong only where there is no checksum: UDP over
-    IPv4 that was sent without one, and raw IP.
+    had verified them already: to programs it is a loss. Data arrive wrong only where there is no checksum: UDP
+    over IPv4 that was sent without one, and raw IP.
     """
 
     name: ClassVar[str] = "packet_corrupt"

@@ -129,9 +129,6 @@ def test_a_noisy_neighbour(bench: Bench) -> None:
     assert 0.22 < shares(bench, group, seconds=4)[0] < 0.42
     bench.sh("pkill -9 -n -x worker")
     until("it is replaced", lambda: bench.evidence(third).counters["replaced"] == 1)
-    bench.sh("systemctl kill -s KILL --kill-whom=main groundfault-agent")
-    until("they end with the agent", lambda: bench.sh("pgrep -x worker", check=False) == "", 10)
-    bench.lab.ready(bench.node)
     assert "cpus" in refused(bench, "cpu_burn", cpus="77")
 
 
@@ -176,3 +173,15 @@ def test_a_virtual_machine_has_no_frequency(bench: Bench) -> None:
     said = refused(bench, "cpu_frequency_cap")
     assert "no frequency that the kernel can set" in said and "cpu_throttle" in said
     assert bench.sh(f"ls {GROUPS} | grep -c groundfault-r", check=False) == "0"
+
+
+def test_an_agent_that_is_killed(bench: Bench) -> None:
+    """The last one here: its successor would have to probe the kernel before it could plant anything."""
+    with services(bench, victim=("Restart=always", BUSY)):
+        bench.inject("cpu_throttle", unit="victim", quota_percent=10)
+        bench.inject("cpu_burn", process_name="batch")
+        assert bench.sh("pgrep -c -x batch") == "2"
+        bench.sh("systemctl kill -s KILL --kill-whom=main groundfault-agent")
+        until("they end with the agent", lambda: bench.sh("pgrep -x batch", check=False) == "", 20)
+        until("it has no quota any more", lambda: quota(bench, "victim") == "max 100000", 60)
+        bench.lab.ready(bench.node)

@@ -119,12 +119,6 @@ def test_a_unit_stands_still_through_its_restart(bench: Bench) -> None:
         assert bench.sh(f"cat {FREEZE}") == "0" and beats(bench, "victim")[0] > 3
         bench.sh(f"kill {came}")
 
-        bench.inject("process_pause", unit="victim")
-        bench.sh("systemctl kill -s KILL --kill-whom=main groundfault-agent")
-        until("the next agent has thawed it", lambda: bench.sh(f"cat {FREEZE}") == "0", 60)
-        bench.lab.ready(bench.node)
-        assert beats(bench, "victim")[0] > 3
-
 
 def test_in_turns(bench: Bench) -> None:
     """A unit that runs half the time, and a tree of processes that runs a third."""
@@ -233,3 +227,15 @@ def test_what_control_needs_is_refused(bench: Bench) -> None:
     assert "pause_s and run_s" in refused(bench, "process_pause", unit="neighbour", pause_s=1)
     assert "CONT" in refused(bench, "crash_loop", unit="neighbour", signal="CONT")
     assert bench.agent.list().injections == ()
+
+
+def test_an_agent_that_is_killed(bench: Bench) -> None:
+    """The last one here: its successor would have to probe the kernel before it could plant anything."""
+    with services(bench, victim=(ALWAYS, COUNTS), other=("Restart=no", COUNTS)):
+        bench.inject("process_pause", unit="victim")
+        bench.inject("process_kill", unit="other")
+        bench.sh("systemctl kill -s KILL --kill-whom=main groundfault-agent")
+        until("the next agent has thawed it", lambda: bench.sh(f"cat {FREEZE}") == "0", 60)
+        becomes(bench, "other", "active")
+        bench.lab.ready(bench.node)
+        assert min(beats(bench, "victim", "other")) > 3

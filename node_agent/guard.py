@@ -28,10 +28,10 @@ def guarded_ports(reader: Reader) -> tuple[int, ...]:
         found = _LISTENER.match(line)
         if found and any(n.startswith("sshd") or p == agent for n, p in _HOLDER.findall(found[2])):
             ports.add(int(found[1]))
-    for unit in _SOCKET_UNITS:
-        shown = reader.query(("systemctl", "show", "--property=ActiveState,Listen", "--", unit)) or ""
-        if "ActiveState=active" in shown:
-            ports |= {int(port) for port in re.findall(r"Listen=\S*?:?(\d+) \(Stream\)", shown)}
+    shown = reader.query(("systemctl", "show", "--property=ActiveState,Listen", "--", *_SOCKET_UNITS)) or ""
+    for unit in shown.split("\n\n"):
+        if "ActiveState=active" in unit:
+            ports |= {int(port) for port in re.findall(r"Listen=\S*?:?(\d+) \(Stream\)", unit)}
     return tuple(sorted(ports))
 
 

@@ -165,8 +165,9 @@ def test_ports_of_sshd_and_of_the_agent_are_let_through(host: Asked) -> None:
         f'LISTEN 0 128 *:9443 *:* users:(("python3",pid={agent},fd=9))\n'
         'LISTEN 0 128 127.0.0.1:5432 0.0.0.0:* users:(("postgres",pid=401,fd=3))\n'
     )
-    host.answers[("systemctl", "show", "--property=ActiveState,Listen", "--", "ssh.socket")] = (
-        "ActiveState=active\nListen=0.0.0.0:2022 (Stream)\nListen=[::]:2022 (Stream)\n"
+    host.answers[("systemctl", "show", "--property=ActiveState,Listen", "--", "ssh.socket", "sshd.socket")] = (
+        "ActiveState=active\nListen=0.0.0.0:2022 (Stream)\nListen=[::]:2022 (Stream)\n\n"
+        "ActiveState=inactive\nListen=[::]:2023 (Stream)\n"
     )
     assert guarded_ports(host) == (22, 2022, 2222, 2223, 7443, 9443)
 

@@ -1,4 +1,4 @@
-"""Runs on a guest: shapes in and out by an injector of its own, beside the agent; prints what it found as JSON.
+"""Runs on a guest: network faults in and out, beside the agent; prints what it found as JSON.
 
 shaping_driver.py random SEED MOVES: so many injections and recoveries at random; after each of them the
 kernel's tree is compared with the desired one, and each fault that stands must be armed. shaping_driver.py probes:
@@ -10,21 +10,22 @@ from __future__ import annotations
 import json
 import random
 import sys
-import tempfile
 import time
-from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, "/opt/groundfault/lib")
 
-from node_agent.catalog import catalog
+from node_agent.catalog import catalog, make_fault
 from node_agent.errors import ConflictError
-from node_agent.fault import Capability, tag_of
+from node_agent.facts import gather_facts
+from node_agent.fault import Facts, Fault, tag_of
 from node_agent.host.real import RealHost
-from node_agent.injector import Injector
+from node_agent.lanes import is_armed
 from node_agent.lanes.rules import measured_tables, table_of
 from node_agent.lanes.sync import differences, lanes_there, live_shapes, wanted_tree
 from node_agent.probe import Lacking, probes
+from node_agent.residue import compare, look
+from node_agent.undo import Applied, undo_all
 
 INTERFACES = ("lan", "mgmt", "shp0")
 FAULTS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -47,9 +48,10 @@ SELECTORS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
-def wrong(host: RealHost, injector: Injector, standing: list[str]) -> list[str]:
+def wrong(host: RealHost, standing: dict[str, list[Applied]]) -> list[str]:
     """What is not as it should be now."""
     tables = measured_tables(host.network.ruleset())
+    shaped = live_shapes(host)
     found: list[str] = []
     for interface in INTERFACES:
         tree = wanted_tree(host, interface)
@@ -58,28 +60,32 @@ def wrong(host: RealHost, injector: Injector, standing: list[str]) -> list[str]:
         for chain in tree.chains:
             if there is None or there.chains.get(chain.name) != (chain.head, chain.rules):
                 found.append(f"{interface} {chain.name} to the letter: {chain} {there}")
-    shaped = {one.tag for one in live_shapes(host)}
-    found += [f"{tag} has a file and does not stand" for tag in shaped - {tag_of(one) for one in standing}]
-    views = injector.injections()
-    found += [f"{v.id} is {v.state}" for v in views if v.state != "active"]
-    found += [f"{v.id} ({v.fault}) is not armed" for v in views if not (v.evidence and v.evidence.armed)]
-    return found
+    found += [f"{one.tag} has a file and does not stand" for one in shaped if one.tag not in standing]
+    return found + [f"{one.tag} is not armed" for one in shaped if not is_armed(host, one.tag)]
+
+
+def plant(host: RealHost, facts: Facts, fault: Fault, tag: str) -> list[Applied]:
+    """What the injector does, without its journal and without looking at the whole node each time."""
+    done = []
+    for number, step in enumerate(fault.steps(facts, fault.locate(host, facts), tag)):
+        done.append(Applied(number, step, step.capture(host)))
+        step.apply(host)
+        step.hold(host, host.boottime() + 600)
+    return done
 
 
 def at_random(seed: int, moves: int) -> dict[str, Any]:
     """A sequence of injections and recoveries, never more than six at once."""
     draw, host, began = random.Random(seed), RealHost(), time.monotonic()
-    injector = Injector(host, Path(tempfile.mkdtemp(prefix="shaping-")), "w1")
-    # The agent has probed this kernel already, and all probes together take half a minute.
-    injector._capabilities = {n: Capability(name=n, available=True) for n in probes() if n.startswith("net")}
+    facts, before = gather_facts(host, "w1", {}), look(host)
     known = [one for one in FAULTS if one[0] in catalog()]
-    standing: list[str] = []
+    standing: dict[str, list[Applied]] = {}
     told: dict[str, Any] = {"planted": 0, "refused": [], "wrong": [], "most": 0, "lanes": 0, "left": []}
     for number in range(moves):
+        tag = tag_of(f"rnd-{number}")
         if standing and (len(standing) > 5 or draw.random() < 0.42):
-            gone = standing.pop(draw.randrange(len(standing)))
-            (view,) = injector.recover((gone,), "recover")
-            told["left"] += [] if view.state == "recovered" else [f"{gone}: {view.state} {view.residue}"]
+            gone = draw.choice(sorted(standing))
+            told["left"] += undo_all(host, standing.pop(gone), lambda one: None).left
         else:
             fault, parameters = draw.choice(known)
             chosen = {**draw.choice(SELECTORS), **parameters, "seed": number}
@@ -87,16 +93,16 @@ def at_random(seed: int, moves: int) -> dict[str, Any]:
             if fault == "partition":
                 chosen = {k: v for k, v in chosen.items() if k in ("peers", "direction", "seed")}
             try:
-                injector.apply(f"rnd-{number}", fault, chosen, 600)
-                standing.append(f"rnd-{number}")
+                standing[tag] = plant(host, facts, make_fault(fault, chosen), tag)
                 told["planted"] += 1
             except ConflictError as clash:
                 told["refused"].append(clash.message)
-        told["wrong"] += [f"move {number}: {text}" for text in wrong(host, injector, standing)]
+        told["wrong"] += [f"move {number}: {text}" for text in wrong(host, standing)]
         told["most"] = max(told["most"], len(standing))
         told["lanes"] = max(told["lanes"], sum(len(lanes_there(host, one)) for one in INTERFACES))
-    injector.recover(None, "recover")
-    told["left"] += [str(one) for one in injector.residue()]
+    for applied in standing.values():
+        told["left"] += undo_all(host, applied, lambda one: None).left
+    told["left"] += [str(one) for one in compare(before, look(host))]
     return told | {"seconds": round(time.monotonic() - began, 1)}
 
 

@@ -31,6 +31,8 @@ class PacketDelay(ShapedFault):
     )
 
     delay_ms: DelayMs = Field(default=100, gt=0, description="what each packet takes longer, in milliseconds")
+    # No correlation of delays: netem takes its correlated draw modulo the spread, so nothing of it is left
+    # (sch_netem.c, tabledist; on 6.12 an autocorrelation of 0.02 was measured where 0.75 was asked for).
     jitter_ms: DelayMs = Field(default=0, description="how much that varies, in milliseconds")
     distribution: Distribution = Field(
         default="uniform", description="how: uniform to both sides, or normal, pareto, paretonormal"

@@ -10,12 +10,11 @@ from pydantic import Field
 from node_agent.errors import Refusal
 from node_agent.fault import Evidence, Facts, Fault, PlanNotes, Target
 from node_agent.host import Reader
-from node_agent.scopes import cgroup_root
 from node_agent.signs import Sign, in_log
 from node_agent.steps import Step
 from node_agent.steps.file_value import FileValue
 
-from .groups import answers_of, end_of_helper, number, stressor
+from .groups import answers_of, end_of_helper, helpers_root, number, stressor
 
 MOST, STATE = "/proc/sys/fs/file-max", "/proc/sys/fs/file-nr"
 _NOBODY = 65534
@@ -59,7 +58,7 @@ class FdsExhaustedSystem(Fault):
                 f"leak: the system has {used} of {before} files open already", field="leak",
                 allowed=f"at most {max(0, before - used)}",
             )  # fmt: skip
-        return OpenFiles(value=value, before=before, used=used, root=cgroup_root(facts, "leak"))
+        return OpenFiles(value=value, before=before, used=used, root=helpers_root(facts))
 
     def steps(self, facts: Facts, target: Target, tag: str) -> tuple[Step, ...]:
         assert isinstance(target, OpenFiles)

@@ -203,11 +203,16 @@ def answers_of(reader: Reader, tag: str) -> dict[str, int]:
     return {key: value for key, value in found.items() if isinstance(value, int)}
 
 
-def end_of_helper(reader: Reader, facts_root: str, tag: str) -> str:
-    """Why a helper is no more, in words; empty while it runs."""
+def helpers_root(facts: Facts) -> str:
+    """Below what the control groups of helpers are; empty where there are none of version 2."""
+    return next((m.target for m in facts.mounts if m.fstype == "cgroup2"), "")
+
+
+def end_of_helper(reader: Reader, root: str, tag: str) -> str:
+    """Why a helper is no more, in words; empty while it runs. `root`: :func:`helpers_root`."""
     if reader.helpers.pids(tag):
         return ""
-    killed = numbers(reader, f"{facts_root}/{tag}/memory.events").get("oom_kill", 0)
+    killed = numbers(reader, f"{root}/{tag}/memory.events").get("oom_kill", 0)
     if killed:
         return "the kernel was out of memory and killed the process of this injection: nothing is used up any more"
     return f"the process of this injection has ended: {reader.helpers.complaint(tag) or 'no message'}"

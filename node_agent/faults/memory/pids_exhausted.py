@@ -10,7 +10,6 @@ from pydantic import Field
 from node_agent.errors import Refusal
 from node_agent.fault import Evidence, Facts, Fault, Missing, PlanNotes, Target
 from node_agent.host import Reader
-from node_agent.scopes import cgroup_root
 from node_agent.signs import Sign, in_log, rises
 from node_agent.steps import Step
 from node_agent.steps.file_value import FileValue
@@ -22,6 +21,7 @@ from .groups import (
     answers_of,
     end_of_helper,
     find_group,
+    helpers_root,
     keeper,
     limit,
     number,
@@ -81,11 +81,13 @@ class PidsExhausted(GroupFields, Fault):
                     allowed=f"at most {max(0, most - there - self.reserve)}",
                 )  # fmt: skip
             title = f"threads of the node: {value}, of which {self.leak} are held and {self.reserve} left"
-            return PidsPlace(group=None, root="", value=value, before=most, events_before=0, title=title)
+            return PidsPlace(
+                group=None, root=helpers_root(facts), value=value, before=most, events_before=0, title=title
+            )
         group = find_group(reader, facts, self)
         there = number(reader, f"{group.path}/pids.current")
         return PidsPlace(
-            group=group, root=cgroup_root(facts), value=there + self.spare, before=0,
+            group=group, root=helpers_root(facts), value=there + self.spare, before=0,
             events_before=_refused(reader, group),
             title=f"processes and threads of {group.title}: {there + self.spare}, it has {there}",
         )  # fmt: skip

@@ -201,7 +201,7 @@ def test_wrong_parameters_are_refused(name: str, parameters: dict[str, Any], sai
         build_fault(find_fault(name), parameters)
 
 
-COUNTED = LaneCounters(matched=1000, dropped=97, waiting=3, sent=950)
+COUNTED = LaneCounters(matched=1000, dropped=97, waiting=3, sent=1000)
 
 
 @pytest.mark.parametrize(
@@ -209,9 +209,9 @@ COUNTED = LaneCounters(matched=1000, dropped=97, waiting=3, sent=950)
     [
         ("packet_loss", {}, 97),
         ("packet_delay", {}, 1000),
-        ("packet_duplicate", {}, 50),
-        ("packet_corrupt", {"corrupt_percent": 5}, 50),
-        ("packet_reorder", {"reorder_percent": 50, "gap_packets": 5}, 100),
+        ("packet_duplicate", {}, 100),
+        ("packet_corrupt", {"corrupt_percent": 5}, 55),
+        ("packet_reorder", {"reorder_percent": 50, "gap_packets": 5}, 110),
         ("mtu_blackhole", {}, 97),
     ],
 )

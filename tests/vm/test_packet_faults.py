@@ -22,9 +22,9 @@ pytestmark = pytest.mark.vm
 
 COUNT = 2500
 NOISE_MS = 25
-"""By how much the median of one flow differs from that of another of the same run, on a machine that is shared."""
-SLOW_MS = 70
-"""What a round trip takes at most where nothing is done to it. On a quiet machine it is 1 ms to 3 ms."""
+"""By how much the quickest tenth of one flow differs from that of another of the same run, on a shared machine."""
+SLOW_MS = 50
+"""What the quickest tenth takes at most where nothing is done to it. On a quiet machine it is less than 1 ms."""
 
 MATRIX: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("packet_loss", {"loss_percent": 10}),
@@ -55,7 +55,7 @@ def nothing_stays(bench: NetBench) -> Iterator[None]:
 
 def takes(ms: float, found: Flow, usual: Flow) -> bool:
     """Whether a flow takes so much longer than another of the same run."""
-    return ms - NOISE_MS / 2 <= found.median_ms - usual.median_ms <= ms + NOISE_MS
+    return ms - NOISE_MS / 2 <= found.quick_ms - usual.quick_ms <= ms + NOISE_MS
 
 
 def lost_share(flow: Flow, share: float, spread: float = 1.0) -> bool:
@@ -63,7 +63,7 @@ def lost_share(flow: Flow, share: float, spread: float = 1.0) -> bool:
 
 
 def untouched(flow: Flow) -> bool:
-    return flow.whole and flow.median_ms < SLOW_MS
+    return flow.whole and flow.quick_ms < SLOW_MS
 
 
 def overtaken(flow: Flow, direction: str) -> int:
@@ -136,7 +136,8 @@ def check_evidence(found: Evidence, fault: str, flow: Flow) -> None:
     if fault == "packet_loss":
         assert found.hits == len(flow.lost), told
     if fault == "packet_duplicate":
-        assert found.hits == flow.copies_there + flow.copies_here, told
+        copies = flow.copies_there + flow.copies_here
+        assert 0.7 * copies < found.hits < 1.4 * copies, told
 
 
 def test_two_faults_on_the_same_packets(bench: NetBench) -> None:
@@ -171,7 +172,9 @@ def test_a_link_that_carries_less(bench: NetBench) -> None:
     for verb, address in (("get", v4(1)), ("put", v4(2)), ("put", v4(0)), ("get", v4(0))):
         other = bench.tcp(verb, 1_000_000, address)
         assert other.end == "done" and other.mbit_s > 8, other
-    assert bench.evidence(out).hits > 330 and bench.evidence(back).hits > 660
+    of_out, of_back = bench.evidence_of(out, back)  # large segments count as one where they are matched
+    assert of_out.hits > 50 and of_out.counters["sent"] > 330, of_out
+    assert of_back.hits > 50 and of_back.counters["sent"] > 660, of_back
     bench.recover(out, back)
     assert bench.tcp("put", 1_000_000, v4(1)).mbit_s > 8 and bench.tcp("get", 1_000_000, v4(2)).mbit_s > 8
 

@@ -13,7 +13,7 @@ from node_agent.shape import Shape
 from node_agent.signs import Sign
 
 from .chances import chance_for
-from .shaping import NETSTAT, Correlation, ShapedFault, Share
+from .shaping import NETSTAT, Correlation, ShapedFault, Share, expected
 
 
 class PacketDuplicate(ShapedFault):
@@ -41,7 +41,8 @@ class PacketDuplicate(ShapedFault):
         )
 
     def hits(self, counted: LaneCounters) -> int:
-        return max(0, counted.sent + counted.dropped + counted.waiting - counted.matched)
+        # Copies are counted by nobody: of all packets that left the lane they are p / (1 + p).
+        return expected(counted, 100 * self.duplicate_percent / (100 + self.duplicate_percent))
 
     def signs(self, target: Target | None) -> tuple[Sign, ...]:
         out = (NETSTAT, "TcpExt TCPDSACKRecv", "duplicates that the far end reports")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from node_agent.fault import TAG_PREFIX
 from node_agent.host import Reader
 from node_agent.host.routing import Entry
-from node_agent.host.rtmessages import by_hand, identity, interfaces_of, item_of, learned, shown
+from node_agent.host.rtmessages import by_hand, interfaces_of, item_of, learned, shown, without_numbers
 
 MAX_ROUTES = 5000
 """A router with the whole Internet in its tables would spend its time with looking."""
@@ -48,7 +48,9 @@ def _items(reader: Reader, entries: Sequence[Entry]) -> dict[str, str]:
             continue
         item = item_of(entry, names)[1]
         where = ", ".join(dict.fromkeys(names.get(i, str(i)) for i in interfaces_of(entry)))
-        mark = f"{zlib.crc32(identity(entry).raw.encode()):08x}"  # what the words do not say, such as metrics
+        mark = (
+            f"{zlib.crc32(without_numbers(entry).raw.encode()):08x}"  # what the words do not say, such as metrics
+        )
         text = f"{shown(entry).partition(' ')[2]} dev {where} ({mark})"
         found.setdefault(item, []).append(text)
     # The same network on several interfaces: their order is that in which these came up last.

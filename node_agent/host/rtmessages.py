@@ -135,6 +135,26 @@ def identity(entry: Entry) -> Entry:
     return Entry("address", (data[: ADDRESS.size] + packed(found)).hex())
 
 
+def without_numbers(entry: Entry) -> Entry:
+    """The entry without the numbers of interfaces: a card that was unplugged and plugged in again has another."""
+    head = _HEADS[entry.kind]
+    data = bytes.fromhex(identity(entry).raw)
+    fields, found = list(head.unpack_from(data)), attributes(data[head.size :])
+    if entry.kind in ("address", "neighbour"):
+        fields[4 if entry.kind == "address" else 3] = 0
+        return Entry(entry.kind, (head.pack(*fields) + packed(found)).hex())
+    out = NHA_OIF if entry.kind == "nexthop" else RTA_OIF
+    kept = [(k, v) for k, v in found if k & _TYPE_MASK != out]
+    kept = [(k, _without_numbers(v)) if k & _TYPE_MASK == RTA_MULTIPATH else (k, v) for k, v in kept]
+    return Entry(entry.kind, (head.pack(*fields) + packed(kept)).hex())
+
+
+def _without_numbers(data: bytes) -> bytes:
+    return b"".join(
+        _HOP.pack(_HOP.size + len(rest), flags, weight, 0) + rest for flags, weight, _, rest in _hops(data)
+    )
+
+
 def expires(body: bytes) -> bool:
     """Whether a route of the kernel's has a time after which it goes, as those that routers advertise."""
     found = dict(attributes(body[ROUTE.size :])).get(RTA_CACHEINFO, b"")

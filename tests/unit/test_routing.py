@@ -241,6 +241,18 @@ def test_times_of_flapping_are_of_the_seed() -> None:
     assert len({s for _, s in first}) == 40
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (address(3, "10.77.0.1/24"), address(4, "10.77.0.1/24")),
+        (rt.make_neighbour(3, PEER, PEER_MAC, 0x80), rt.make_neighbour(4, PEER, PEER_MAC, 0x80)),
+        (rt.make_route("10.9.0.0/16", gateway=PEER, index=3), rt.make_route("10.9.0.0/16", gateway=PEER, index=4)),
+    ],
+)
+def test_a_card_that_was_plugged_in_again_is_the_same(one: rt.Entry, other: rt.Entry) -> None:
+    assert one != other and rt.without_numbers(one) == rt.without_numbers(other)
+
+
 def test_state_of_what_hangs_on_interfaces(host: SimulatedHost) -> None:
     assert routing_state.interfaces(host) == {"lo": "up", "mgmt": "up", "lan": "up"}
     assert set(routing_state.neighbours(host)) == {"10.77.0.50 dev lan"}, "the others come and go"

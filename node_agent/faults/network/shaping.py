@@ -69,7 +69,8 @@ class ShapedFault(TrafficFields, Fault):
 
     def notes(self, facts: Facts, target: Target) -> PlanNotes:
         assert isinstance(target, ShapedTraffic)
-        families = "IPv4 and IPv6" if bool(target.selection.v4) == bool(target.selection.v6) else "one family"
+        v4, v6 = bool(target.selection.v4), bool(target.selection.v6)
+        families = "IPv4 and IPv6" if v4 == v6 else "IPv4" if v4 else "IPv6"
         known = [GUARDED]
         if target.selection.cgroups:
             known.append("what the unit receives: packets have no owner yet where they come in")

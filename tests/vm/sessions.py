@@ -1,20 +1,20 @@
 """TCP connections that are held, and whether they still carry anything. Run as a script.
 
 `serve PORT…` echoes there, by IPv4 and IPv6, and prints a line for each connection that ends in an error.
-`hold FIFO NAME=ADDRESS/PORT…` opens connections, prints "up", and for each line that FIFO gets one line of JSON: by
-name what became of a word that was sent and should come back, "ok" or an error's name, each within some seconds.
+`hold FIFO NAME=ADDRESS/PORT…` opens connections, prints "up", and for each line that FIFO gets a line of JSON: by
+name what became of a word that was sent and should come back, "ok" or an error's name, each within seconds.
 """
 
 from __future__ import annotations
 
 import errno
 import json
+import os
 import socket
 import sys
 import threading
 import uuid
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 _PATIENCE_S = 3.0
 
@@ -59,7 +59,8 @@ def hold(fifo: str, sessions: dict[str, tuple[str, int]]) -> None:
     held = {name: socket.create_connection(end, _PATIENCE_S) for name, end in sessions.items()}
     assert all(exchange(one) == "ok" for one in held.values())
     print("up", flush=True)
-    with ThreadPoolExecutor(len(held)) as pool, Path(fifo).open("r+", encoding="ascii") as asked:
+    # Opened for writing, too, so that it does not end when one who has asked closes it.
+    with ThreadPoolExecutor(len(held)) as pool, os.fdopen(os.open(fifo, os.O_RDWR), encoding="ascii") as asked:
         while asked.readline():
             print(json.dumps(dict(zip(held, pool.map(exchange, held.values()), strict=True))), flush=True)
 

@@ -83,8 +83,8 @@ class LinksReader(Protocol):
         """All interfaces of this network namespace."""
 
     def qdiscs(self) -> Mapping[int, Sequence[Qdisc | str]]:
-        """What hangs on each interface, by its number, outermost first; the kind alone where it is neither netem
-        nor tbf."""
+        """What hangs on each interface, by its number, outermost first; kind and handle, such as "htb 5:", where
+        it is neither netem nor tbf."""
 
     def counters(self) -> Mapping[int, Sequence[QdiscCounters]]:
         """The same with their counters."""

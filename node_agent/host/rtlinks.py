@@ -152,7 +152,7 @@ def qdisc_of(kind: str, handle: int, parent: int, options: bytes) -> Qdisc | str
         return _tbf(_handle(handle), where, dict(attributes(options)))
     if kind == "netem":
         return _netem(_handle(handle), where, options)
-    return kind
+    return f"{kind} {_handle(handle)}"
 
 
 def _tbf(handle: str, parent: str, said: dict[int, bytes]) -> Qdisc:

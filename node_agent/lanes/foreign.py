@@ -37,24 +37,23 @@ def refuse_foreign(reader: Reader, selection: Selection) -> None:
                     field="interface", allowed=f"nft delete chain {family} {name} {chain}, or another interface",
                 )  # fmt: skip
     if "egress" in wanted:
-        _refuse_actions(reader, interface)
+        _refuse_actions(reader, selection)
 
 
 def _devices(text: str) -> tuple[str, ...]:
     return tuple(word.strip(' ",') for word in text.split())
 
 
-def _refuse_actions(reader: Reader, interface: str) -> None:
-    lines = [line.split() for line in reader.network.qdiscs().splitlines()]
-    here = [words for words in lines if "dev" in words and words[words.index("dev") + 1] == interface]
-    asks: list[tuple[str, ...]] = [
-        ("tc", "filter", "show", "dev", interface, "egress") for words in here if words[1] == "clsact"
-    ]
-    asks += [
-        ("tc", "filter", "show", "dev", interface, "parent", words[2])
-        for words in here
-        if words[1] not in ("clsact", "ingress", "noqueue") and words[2] != "0:"
-    ]
+def _refuse_actions(reader: Reader, selection: Selection) -> None:
+    interface = selection.interface
+    there = reader.links.qdiscs().get(selection.index, ())
+    named = [one.split() if isinstance(one, str) else [one.kind, one.handle] for one in there]
+    asks: list[tuple[str, ...]] = []
+    for kind, handle in named:
+        if kind == "clsact":
+            asks.append(("tc", "filter", "show", "dev", interface, "egress"))
+        elif kind not in ("ingress", "noqueue", "mq") and handle != "0:":
+            asks.append(("tc", "filter", "show", "dev", interface, "parent", handle))
     for argv in asks:
         text = reader.query(argv) or ""
         if "action order" in text:

@@ -284,7 +284,7 @@ def test_filters_of_others_with_actions_are_named(kernel: Kernel, monkeypatch: p
 
     monkeypatch.setattr(host, "query", query)
     for root, refused in (("fq_codel 0:", False), ("htb 8001:", False), ("clsact ffff:", True)):
-        monkeypatch.setattr(host.network, "qdiscs", lambda root=root: f"qdisc {root} dev lan root refcnt 2\n")
+        monkeypatch.setattr(host.links, "qdiscs", lambda root=root: {LAN_INDEX: [root]})
         if refused:
             with pytest.raises(ConflictError, match="matchall"):
                 _step(*FIVE[0]).capture(host)

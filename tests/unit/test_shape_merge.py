@@ -117,7 +117,7 @@ def test_what_the_kernel_tells_is_understood() -> None:
     assert (found.handle, found.parent, found.limit, found.seed) == ("2:", "1:1", 10_000, 77)
     assert (found.delay_ns, found.jitter_ns, found.delay_correlation) == (80_000_000, 10_000_000, 0x40000000)
     assert found.bursts == Loss(0x00028F5C, 0x00191999, WHOLE - 0x4C4CCCCC, 0x00044189)
-    assert qdisc_of("fq_codel", 0, 0xFFFFFFFF, b"") == "fq_codel"
+    assert qdisc_of("fq_codel", 0, 0xFFFFFFFF, b"") == "fq_codel 0:"
 
 
 def test_same_means_the_kernel_has_it() -> None:

@@ -48,6 +48,21 @@ SELECTORS: tuple[dict[str, Any], ...] = (
 )  # fmt: skip
 
 
+class Host(RealHost):
+    """Asks who listens once: nobody comes or goes while this runs, and each answer takes a quarter of a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._heard: dict[tuple[str, ...], str | None] = {}
+
+    def query(self, argv: tuple[str, ...], *, timeout_s: float = 10.0) -> str | None:
+        if argv[0] not in ("ss", "systemctl"):
+            return super().query(argv, timeout_s=timeout_s)
+        if argv not in self._heard:
+            self._heard[argv] = super().query(argv, timeout_s=timeout_s)
+        return self._heard[argv]
+
+
 def wrong(host: RealHost, standing: dict[str, list[Applied]]) -> list[str]:
     """What is not as it should be now."""
     tables = measured_tables(host.network.ruleset())
@@ -76,7 +91,7 @@ def plant(host: RealHost, facts: Facts, fault: Fault, tag: str) -> list[Applied]
 
 def at_random(seed: int, moves: int) -> dict[str, Any]:
     """A sequence of injections and recoveries, never more than six at once."""
-    draw, host, began = random.Random(seed), RealHost(), time.monotonic()
+    draw, host, began = random.Random(seed), Host(), time.monotonic()
     facts, before = gather_facts(host, "w1", {}), look(host)
     known = [one for one in FAULTS if one[0] in catalog()]
     standing: dict[str, list[Applied]] = {}

@@ -31,10 +31,7 @@ KNOWN = tuple(_KNOWN.split())
 OLD_NAME = "block_read_error"
 """What latent_sector_error was called before."""
 
-PENDING: Mapping[str, str] = {
-    # network, clock and memory pressure have issues of their own
-    "getaddrinfo_fail": "dns_failure",
-}  # fmt: skip
+PENDING: Mapping[str, str] = {}
 """Names whose fault is not built yet. Whoever builds one takes its names out of here."""
 
 

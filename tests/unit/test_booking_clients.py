@@ -48,11 +48,11 @@ def service() -> Iterator[tuple[Sqlite, str]]:
 
 def test_what_clients_were_told_is_what_the_database_has(service: tuple[Sqlite, str]) -> None:
     db, url = service
-    load = HttpLoad(clients.load_plan(url, 5, Tide(rate_per_s=12, swing=0)))
+    load = HttpLoad(clients.load_plan(url, 5, Tide(rate_per_s=8, swing=0)))
     load.start()
     wanted = {"session", "search", "book", "read", "change", "cancel"}
-    until("all is asked", lambda: {line.operation for line in load.lines()} >= wanted, 30)
-    until("flights are sold out", lambda: any(line.answer == "refused" for line in load.lines()), 30)
+    until("all is asked", lambda: {line.operation for line in load.lines()} >= wanted, 120)
+    until("flights are sold out", lambda: any(line.answer == "refused" for line in load.lines()), 120)
     load.stop()
     lines = load.lines()
     assert {"ok", "refused"} <= {line.answer for line in lines} <= {"ok", "refused", "dropped"}

@@ -25,7 +25,7 @@ def test_a_wait_that_can_be_interrupted_is_called_off() -> None:
     began = time.monotonic()
     with pytest.raises(TimeoutError, match=r"pausing: no end within 0\.1 s; called off"):
         within(0.1, "pausing", lambda: check(libc().pause()))
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10, "the pause would never end"
     assert threading.active_count() == before
 
 

@@ -151,7 +151,7 @@ def test_a_partition_hangs_old_and_new_connections_and_heals(bench: NetBench) ->
 
 @pytest.mark.usefixtures("nothing_stays")
 def test_one_way_and_told(bench: NetBench) -> None:
-    echoes = "awk '/^Icmp:/ {n=$9} END {print n}' /proc/net/snmp"
+    echoes = "awk '/^Icmp:/ {n=$10} END {print n}' /proc/net/snmp"
     view = bench.inject("partition", peers=[v4(1)], direction="in")
     before = int(bench.sh(echoes, bench.far))
     assert pinged(bench, v4(1))[0] == 0

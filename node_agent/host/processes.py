@@ -74,5 +74,14 @@ class Processes(Protocol):
     def remaining(self, processes: Sequence[tuple[int, int]], within_s: float) -> Sequence[int]:
         """Wait until these (pid, started) have ended; the pids of those that have not in time."""
 
+    def gather(self, folder: str, group: str) -> int:
+        """Move what runs in a control group itself into `group`, which is made where it is not there; how many.
+
+        Processes that pid 1 is just starting stay: it stands still itself until they have become their program.
+        """
+
+    def give_back(self, group: str, folder: str) -> None:
+        """Move all of `group` back to the control group that it is in, and remove it; gone is fine. Bounded."""
+
     def set_affinity(self, task: int, started: int, cpus: frozenset[int]) -> bool:
         """Let a thread run on these CPUs; False where it is gone or belongs to its CPU for good."""

@@ -17,6 +17,11 @@ _NOBODY = (errno.ESRCH, errno.EINVAL)
 """EINVAL: it was waited for while the kernel made the descriptor (kernel/pid.c, pidfd_prepare)."""
 
 
+_STARTERS = ("systemd-executor",)
+_GIVE_BACK_S = 5.0
+_POLL_S = 0.01
+
+
 class ProcessSignals:
     """The real :class:`node_agent.host.processes.Processes`."""
 
@@ -46,6 +51,31 @@ class ProcessSignals:
             os.close(fd)
         return left
 
+    def gather(self, folder: str, group: str) -> int:
+        Path(group).mkdir(exist_ok=True)
+        own = Path("/proc/1/exe").readlink()
+        moved = 0
+        for pid in _pids(folder):
+            with suppress(OSError):  # it has ended, or is a zombie
+                program = Path(f"/proc/{pid}/exe").readlink()
+                if program != own and program.name not in _STARTERS:
+                    moved += _move(pid, group)
+        return moved
+
+    def give_back(self, group: str, folder: str) -> None:
+        deadline = time.monotonic() + _GIVE_BACK_S
+        while Path(group).is_dir():
+            for pid in _pids(group):
+                _move(pid, folder)
+            try:
+                Path(group).rmdir()
+            except FileNotFoundError:
+                return
+            except OSError:  # EBUSY: one that has just been made, or is on its way out
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(_POLL_S)
+
     def set_affinity(self, task: int, started: int, cpus: frozenset[int]) -> bool:
         found = _look(task)
         if found is None or found[1] != started:
@@ -55,6 +85,19 @@ class ProcessSignals:
         except (OSError, ValueError):  # EINVAL: a thread of the kernel that is bound, or no such CPU any more
             return False
         return True
+
+
+def _pids(group: str) -> list[int]:
+    with suppress(OSError):
+        return [int(word) for word in Path(group, "cgroup.procs").read_text().split()]
+    return []
+
+
+def _move(pid: int, group: str) -> int:
+    with suppress(OSError):  # it has ended
+        Path(group, "cgroup.procs").write_text(str(pid))
+        return 1
+    return 0
 
 
 def _open(pid: int, started: int) -> int | None:

@@ -3,7 +3,8 @@
 Its first line of standard input is JSON: `values`, what each file should say; `switches`, files that must have
 `controller` on for that, the highest first; with `pause_s` and `run_s` the values stand for so long, and `rest`
 for so long, in turn. `stop` has pairs of a process and its start time, which SIGSTOP and SIGCONT stop and continue
-in that time.
+in that time. `inside` has pairs of a control group and one in it: what runs in the first, and is no process that
+pid 1 is just starting, is moved to the second.
 
 It answers each further line with its counters, and ends with its standard input. Only the standard library.
 """
@@ -35,11 +36,14 @@ class Keeper:
     controller: str = ""
     rest: str = ""
     descriptors: Sequence[int] = ()
+    inside: Sequence[tuple[str, str]] = ()
     missing: set[str] = field(default_factory=set)
     counters: dict[str, int] = field(default_factory=lambda: {"pauses": 0, "followed": 0, "set_again": 0})
 
     def hold(self) -> None:
         """Set what does not say what it should."""
+        for folder, group in self.inside:
+            gather(folder, group)
         for path, value in self.values.items():
             found = read(path)
             if found == value:
@@ -59,7 +63,8 @@ class Keeper:
         """Set them all, or let them rest."""
         self.counters["pauses"] += on
         for path, value in self.values.items():
-            write(path, value if on else self.rest)
+            if not write(path, value if on else self.rest):
+                self.missing.add(path)
         for fd in self.descriptors:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, signal.SIGSTOP if on else signal.SIGCONT)
@@ -89,6 +94,32 @@ def write(path: str, text: str) -> bool:
     return True
 
 
+def gather(folder: str, group: str) -> None:
+    """Move what runs in a control group itself to the one in it, which is made for that.
+
+    pid 1 waits for what it starts to become its program; frozen before, it would stop all of the system.
+    """
+    pids = read(f"{folder}/cgroup.procs").split()
+    ready = [pid for pid in pids if program(pid) not in ("", program("1")) and not starts(program(pid))]
+    if ready:
+        with suppress(OSError):
+            os.makedirs(group, exist_ok=True)  # noqa: PTH103
+    for pid in ready:
+        write(f"{group}/cgroup.procs", pid)
+
+
+def program(pid: str) -> str:
+    """Its path; empty for one that has ended."""
+    with suppress(OSError):
+        return os.readlink(f"/proc/{pid}/exe")  # noqa: PTH115
+    return ""
+
+
+def starts(path: str) -> bool:
+    """Whether it is what systemd sets up a process with, before that becomes its program."""
+    return path.endswith("/systemd-executor")
+
+
 def open_processes(wanted: Sequence[tuple[int, int]]) -> list[int]:
     """Descriptors of those that are still the same: started at that tick (proc_pid_stat(5), field 22)."""
     found = []
@@ -108,7 +139,7 @@ def main() -> int:
     wanted: dict[str, Any] = json.loads(sys.stdin.readline())
     keeper = Keeper(
         wanted["values"], wanted.get("switches", ()), wanted.get("controller", ""), wanted.get("rest", ""),
-        open_processes(wanted.get("stop", ())),
+        open_processes(wanted.get("stop", ())), wanted.get("inside", ()),
     )  # fmt: skip
     spans = (float(wanted.get("run_s", 0)), float(wanted.get("pause_s", 0)))
     on = True

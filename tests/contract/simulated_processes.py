@@ -172,6 +172,24 @@ class SimulatedProcesses:
         self._h.alive()
         return [pid for pid, _ in processes if _state(self._h.kernel.texts, pid) != "Z"]
 
+    def gather(self, folder: str, group: str) -> int:
+        self._h.change()
+        texts = self._h.kernel.texts
+        pids = texts[f"{folder}/cgroup.procs"].split()
+        moved = [pid for pid in pids if _state(texts, int(pid)) != "Z"]
+        texts[f"{group}/cgroup.procs"] = texts.get(f"{group}/cgroup.procs", "") + "".join(
+            f"{pid}\n" for pid in moved
+        )
+        texts.setdefault(f"{group}/cgroup.freeze", "0")
+        texts[f"{folder}/cgroup.procs"] = ""
+        return len(moved)
+
+    def give_back(self, group: str, folder: str) -> None:
+        self._h.change()
+        texts = self._h.kernel.texts
+        texts.pop(f"{group}/cgroup.freeze", None)
+        texts[f"{folder}/cgroup.procs"] += texts.pop(f"{group}/cgroup.procs", "")
+
     def set_affinity(self, task: int, started: int, cpus: frozenset[int]) -> bool:
         self._h.change()
         if f"/proc/{task}/stat" not in self._h.kernel.texts:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from pydantic import Field, model_validator
 
 from node_agent.errors import Refusal
-from node_agent.fault import Evidence, Facts, Fault, PlanNotes, Target
+from node_agent.fault import TAG_PREFIX, Evidence, Facts, Fault, PlanNotes, Target
 from node_agent.host import Reader
 from node_agent.members import field_of, find, folders_of, members_of, refuse_ours, refuse_protected
 from node_agent.rules import Scope
@@ -26,6 +26,7 @@ from .helping import counters_of, stat_of, text_of, unit_names
 
 _STOPPED = ("T", "t")
 _LEAST_S = 0.1
+_SERVICE, _SLICE = (".service", ".socket", ".mount", ".swap"), ".slice"
 _AWAITED = "systemd-journal"
 """Whoever logs waits for it once its sockets are full, sshd and the agent among them: nobody could end this."""
 
@@ -40,6 +41,20 @@ class Paused(Target):
     processes: tuple[Process, ...]
     watchdogs: tuple[str, ...] = ()
     slows_logins: bool = False
+
+    @property
+    def services(self) -> tuple[str, ...]:
+        """Control groups that systemd starts processes in."""
+        return tuple(folder for folder in self.folders if folder.endswith(_SERVICE))
+
+    @property
+    def plain(self) -> tuple[str, ...]:
+        """Those that it does not: containers, sessions, and what others have made."""
+        return tuple(folder for folder in self.folders if not folder.endswith(_SERVICE))
+
+    def frozen(self, tag: str) -> tuple[str, ...]:
+        """The control groups that are frozen."""
+        return (*self.plain, *(f"{folder}/{tag}" for folder in self.services))
 
     def describe(self) -> str:
         count = len(self.processes)
@@ -85,6 +100,8 @@ class ProcessPause(ScopeFields, Fault):
         if _AWAITED in comms:
             text = f"{field}: {scope.name} has the system's journal, which sshd and the agent write to"
             raise Refusal(text, field=field, allowed="a scope without systemd-journald")
+        for folder in folders_of(facts, scope):
+            _refuse_nested(reader, field, folder)
         states = (reader.services.state(unit) for unit in unit_names(scope))
         watched = tuple(s.unit for s in states if s.watchdog not in ("", "0", "infinity"))
         processes = tuple(Process(pid=p.pid, started=p.started) for p in members)
@@ -98,13 +115,15 @@ class ProcessPause(ScopeFields, Fault):
         scope = target.scope
         still: Step
         if target.folders:
-            still = FreezeGroups(folders=target.folders)
+            still = freeze = FreezeGroups(name=tag, folders=target.plain, inside=target.services)
         else:
             still = StopProcesses(pid=scope.pid, started=scope.started, tree=scope.kind == "tree")
         if not target.folders and not self.run_s:
             return (MarkFile(name=tag, text=f"{scope.name} is paused"), still)
+        groups = freeze.groups if target.folders else ()
         payload: dict[str, Any] = {
-            "values": {f"{folder}/cgroup.freeze": FROZEN for folder in target.folders}, "rest": RUNNING,
+            "values": {f"{group}/cgroup.freeze": FROZEN for group in groups},
+            "inside": [(folder, f"{folder}/{tag}") for folder in target.services], "rest": RUNNING,
             "pause_s": self.pause_s, "run_s": self.run_s,
         }  # fmt: skip
         if not target.folders:
@@ -144,7 +163,7 @@ class ProcessPause(ScopeFields, Fault):
         helps, counted = counters_of(reader, tag)
         helped = bool(target.folders) or bool(self.run_s)
         if target.folders:
-            there = [f for f in target.folders if reader.exists(f"{f}/cgroup.freeze")]
+            there = [f for f in target.frozen(tag) if reader.exists(f"{f}/cgroup.freeze")]
             asked = sum(text_of(reader, f"{f}/cgroup.freeze") == FROZEN for f in there)
             still = sum(stat_of(reader, f"{f}/cgroup.events").get("frozen", 0) for f in there)
             counters = {"control_groups": len(there), "frozen": still, **counted}
@@ -161,3 +180,14 @@ class ProcessPause(ScopeFields, Fault):
             armed=armed, hits=counted.get("pauses", asked) + counted.get("followed", 0), counters=counters,
             notes=tuple(notes),
         )  # fmt: skip
+
+
+def _refuse_nested(reader: Reader, field: str, folder: str) -> None:
+    """systemd starts processes in slices, and by delegation below services: none may be frozen as a whole."""
+    if folder.endswith(_SERVICE):
+        below = [path for path in reader.glob(f"{folder}/*/cgroup.procs") if f"/{TAG_PREFIX}" not in path]
+    else:
+        below = [path for end in (*_SERVICE, _SLICE) for path in reader.glob(f"{folder}/**/*{end}/cgroup.procs")]
+    if folder.endswith(_SLICE) or below:
+        text = f"{field}: systemd starts processes below {folder}, and would stand still, too"
+        raise Refusal(text, field=field, allowed="a unit without control groups of its own, or a container")

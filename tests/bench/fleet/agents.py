@@ -14,17 +14,24 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import grpc
 from google.protobuf.message import Message
 
-from labctl.pki import LabAuthority
+from labctl.pki import LabAuthority, node_id
 from node_agent.api import agent_pb2 as pb
+from node_agent.api.methods import METHODS, SERVICE, Method
+from node_agent.errors import AgentError
 from node_agent.injector import Injector
-from node_agent.server import TlsFiles, start_server
+from node_agent.server import _OPTIONS, _abort
 from node_agent.service import Service
 from tests.contract.simulated import SimulatedHost, fresh_kernel
+
+THREADS = 256
+"""For all agents of a process: more than can be silent at once."""
 
 NOBODY_S = 600.0
 """How long a silent agent keeps a request."""
@@ -78,16 +85,49 @@ class MoodyService(Service):
 class Agent:
     """One of them."""
 
-    def __init__(self, name: str, authority: LabAuthority, state: Path) -> None:
+    def __init__(self, name: str, state: Path) -> None:
         (state / name).mkdir()
         host = LightHost(fresh_kernel())
         self.injector = Injector(host, state / name, name)
         self.injector.start()
         self.injector.capabilities()
         self.service = MoodyService(self.injector, host, name, time.time)
+
+
+def serve(agents: Mapping[str, Agent], authority: LabAuthority) -> tuple[grpc.Server, dict[str, int]]:
+    """One server for all, with a port and a certificate for each: a thousand servers would mostly wake each other.
+
+    Options, handlers' errors and limits are those of `node_agent.server`. Whom a request is for is the name that
+    the client has verified.
+    """
+    by_name = {node_id(name, authority.lab): one.service for name, one in agents.items()}
+
+    def handler(method: Method) -> grpc.RpcMethodHandler[Any, Any]:
+        def one(request: Message, context: Any) -> Message:
+            meant = context._rpc_event.call_details.host.decode()
+            try:
+                return by_name[meant].call(method.name, request, "labctl")
+            except AgentError as error:
+                _abort(context, error)
+
+        return grpc.unary_unary_rpc_method_handler(
+            one,
+            request_deserializer=method.request.FromString,
+            response_serializer=method.reply.SerializeToString,
+        )
+
+    handlers = {name: handler(method) for name, method in METHODS.items() if not method.streams}
+    server = grpc.server(ThreadPoolExecutor(THREADS), options=_OPTIONS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.full_name, handlers),))
+    ports = {}
+    for name in agents:
         files = authority.node_files(name)
-        tls = TlsFiles(files["ca.pem"], files["node.pem"], files["node.key"])
-        self.server, self.port = start_server(self.service, tls, "127.0.0.1:0")
+        credentials = grpc.ssl_server_credentials(
+            [(files["node.key"], files["node.pem"])], root_certificates=files["ca.pem"], require_client_auth=True
+        )
+        ports[name] = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    return server, ports
 
 
 def obey(agents: Mapping[str, Agent], order: Mapping[str, Any]) -> Any:
@@ -105,13 +145,14 @@ def main() -> None:
     """Serve until the input ends."""
     pki, state, first, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
     authority = LabAuthority.load(pki)
-    agents = {f"n{n}": Agent(f"n{n}", authority, state) for n in range(first, first + count)}
-    print(json.dumps({name: one.port for name, one in agents.items()}), flush=True)
+    agents = {f"n{n}": Agent(f"n{n}", state) for n in range(first, first + count)}
+    server, ports = serve(agents, authority)
+    print(json.dumps(ports), flush=True)
     for line in sys.stdin:
         print(json.dumps(obey(agents, json.loads(line))), flush=True)
     for one in agents.values():
         one.service.close()
-        one.server.stop(0)
+    server.stop(0)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,14 @@ def test_numbers_of_a_flow() -> None:
     assert not flow((0, 0, 1), spoilt_there=1).whole and not flow((0, 0, 1), spoilt_here=1).whole
 
 
+def test_what_all_flows_lost_is_left_out() -> None:
+    one = flow((0, 0, 1), (2, 1, 1), (4, 2, 1), sent=5)
+    other = flow((0, 0, 1), (1, 1, 1), (4, 2, 1), sent=5)
+    assert net_meter.lost_by_all((one, other)) == {3}
+    left = one.but({3})
+    assert (left.sent, left.lost, [e.seq for e in left.echoes]) == (4, (1,), [0, 2, 3])
+
+
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("share", [0.01, 0.1, 0.5])
 def test_a_share_is_believed_and_others_are_not(share: float, seed: int) -> None:

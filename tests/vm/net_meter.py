@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,13 @@ class Flow:
         back = {echo.seq for echo in self.echoes}
         return tuple(seq for seq in range(self.sent) if seq not in back)
 
+    def but(self, numbers: Iterable[int]) -> Flow:
+        """The same without some packets, as if they had never been sent."""
+        gone = set(numbers)
+        kept = {seq: at for at, seq in enumerate(seq for seq in range(self.sent) if seq not in gone)}
+        echoes = tuple(replace(echo, seq=kept[echo.seq]) for echo in self.echoes if echo.seq in kept)
+        return replace(self, sent=len(kept), echoes=echoes)
+
     @property
     def bursts(self) -> tuple[int, ...]:
         """How many packets in a row were lost, each time."""
@@ -114,6 +121,11 @@ class Flow:
 def flow_of(data: dict[str, Any]) -> Flow:
     """A flow as the program prints it."""
     return Flow(**{**data, "echoes": tuple(Echo(*words) for words in data["echoes"])})
+
+
+def lost_by_all(flows: Iterable[Flow]) -> set[int]:
+    """Numbers of packets that no flow got back: the network between the nodes lost them, not a fault of one flow."""
+    return set.intersection(*(set(flow.lost) for flow in flows))
 
 
 @dataclass(frozen=True)

@@ -111,8 +111,11 @@ def test_each_fault_does_what_it_says(bench: NetBench, direction: str, address: 
     ]
     # Large, because nothing protects the source of an Ethernet frame, nor some fields of an IPv6 header.
     sizes = {CORRUPT: "600n" if address is v4 else "600"}
-    flows = bench.udp([f"{address(n)}/{PORT}/{sizes.get(n, '64')}" for n in range(len(MATRIX) + 1)], COUNT, 6)
+    raw = bench.udp([f"{address(n)}/{PORT}/{sizes.get(n, '64')}" for n in range(len(MATRIX) + 1)], COUNT, 6)
+    stray = net_meter.lost_by_all(raw)  # a busy machine does not always feed the switch between the nodes
+    flows = [flow.but(stray) for flow in raw]
     told = "\n".join(map(str, flows))
+    assert len(stray) < COUNT / 50, told
     assert untouched(flows[UNSPOILT]), told
     for view, flow, is_right in zip(views, flows[1:], judgements(direction, flows[UNSPOILT]), strict=True):
         assert is_right(flow), f"{view.fault} {view.parameters}\n{told}"
@@ -123,19 +126,19 @@ def test_each_fault_does_what_it_says(bench: NetBench, direction: str, address: 
     other = v6 if address is v4 else v4
     for flow in bench.udp([f"{other(n)}/{PORT}/64" for n in (1, 4)], 100):
         assert untouched(flow), f"the other family: {flow}"
-    for found, view, flow in zip(bench.evidence_of(*views), views, flows[1:], strict=True):
-        check_evidence(found, view.fault, flow)
+    for found, view, flow in zip(bench.evidence_of(*views), views, raw[1:], strict=True):
+        check_evidence(found, view.fault, flow, len(stray))
     bench.recover(*views)
     flows = bench.udp([f"{address(n)}/{PORT}/64" for n in range(len(MATRIX) + 1)], 100)
     assert all(untouched(flow) for flow in flows), "\n".join(map(str, flows))
 
 
-def check_evidence(found: Evidence, fault: str, flow: Flow) -> None:
-    """Counters of the kernel's against those of the meter."""
-    told = f"{fault}: {found}\n{flow}"
-    assert found.counters["matched"] == flow.sent, told
+def check_evidence(found: Evidence, fault: str, flow: Flow, stray: int) -> None:
+    """Counters of the kernel's against those of the meter: equal, but for what the fault never saw."""
+    told = f"{fault}, {stray} stray: {found}\n{flow}"
+    assert flow.sent - stray <= found.counters["matched"] <= flow.sent, told
     if fault == "packet_loss":
-        assert found.hits == len(flow.lost), told
+        assert len(flow.lost) - stray <= found.hits <= len(flow.lost), told
     if fault == "packet_duplicate":
         copies = flow.copies_there + flow.copies_here
         assert 0.7 * copies < found.hits < 1.4 * copies, told

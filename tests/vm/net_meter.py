@@ -124,7 +124,7 @@ def flow_of(data: dict[str, Any]) -> Flow:
 
 
 def lost_by_all(flows: Iterable[Flow]) -> set[int]:
-    """Numbers of packets that no flow got back: the network between the nodes lost them, not a fault of one flow."""
+    """Numbers of packets that no flow got back: the network between the nodes lost them, not a fault."""
     return set.intersection(*(set(flow.lost) for flow in flows))
 
 

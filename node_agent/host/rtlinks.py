@@ -122,6 +122,7 @@ class KernelLinks:
                 if time.monotonic() >= end:
                     return False
                 time.sleep(_POLL_S)
+            time.sleep(_POLL_S)  # the device has a queue of its own, which nobody shows: its tasklet runs at once
         except OSError:
             return True  # it is gone, and what waited in it too
         return True

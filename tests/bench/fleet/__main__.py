@@ -158,7 +158,9 @@ def main() -> None:
     """Print one JSON object."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1000)
-    parser.add_argument("--processes", type=int, default=4, help="processes that the agents are spread over")
+    parser.add_argument(
+        "--processes", type=int, default=psutil.cpu_count(), help="processes that the agents are spread over"
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--within", type=float, default=2.0, help="seconds a node has when some are sick")
     parser.add_argument("--fault", nargs="+", default=["disk_slow"], help="fault and its options")

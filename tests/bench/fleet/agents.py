@@ -1,6 +1,6 @@
 """Some agents of a fleet in one process: each has its own port, certificate, injector and simulated machine.
 
-`python -m tests.bench.fleet.agents PKI STATE FIRST COUNT` serves nodes n<FIRST> … over gRPC with mutual TLS and
+`python -m tests.bench.fleet.agents PKI STATE FIRST LAST STEP` serves every so many-th node over gRPC with TLS and
 prints their ports as JSON. Then each line on standard input is an order, a JSON object, answered by one: `moods`
 gives nodes a mood and says for which methods, `live` counts injections that stand. It ends with its input.
 """
@@ -143,9 +143,10 @@ def obey(agents: Mapping[str, Agent], order: Mapping[str, Any]) -> Any:
 
 def main() -> None:
     """Serve until the input ends."""
-    pki, state, first, count = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
+    pki, state = Path(sys.argv[1]), Path(sys.argv[2])
+    first, last, step = map(int, sys.argv[3:6])
     authority = LabAuthority.load(pki)
-    agents = {f"n{n}": Agent(f"n{n}", state) for n in range(first, first + count)}
+    agents = {f"n{n}": Agent(f"n{n}", state) for n in range(first, last + 1, step)}
     server, ports = serve(agents, authority)
     print(json.dumps(ports), flush=True)
     for line in sys.stdin:

@@ -138,10 +138,9 @@ def fleet(nodes: int, processes: int) -> Iterator[Fleet]:
         LabAuthority.ensure(pki, LAB)
         (home / "agents").mkdir()
         running: list[subprocess.Popen[str]] = []
-        share = -(-nodes // processes)
-        for first in range(1, nodes + 1, share):
+        for first in range(1, processes + 1):  # neighbours in different ones: labctl asks in order
             argv = (sys.executable, "-m", "tests.bench.fleet.agents", str(pki), str(home / "agents"), str(first),
-                    str(min(share, nodes + 1 - first)))  # fmt: skip
+                    str(nodes), str(processes))  # fmt: skip
             log = stack.enter_context((home / f"agents-{first}.log").open("w"))
             process = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True)
             stack.callback(_end, process)
@@ -153,7 +152,7 @@ def fleet(nodes: int, processes: int) -> Iterator[Fleet]:
             if not line:
                 raise RuntimeError("".join(path.read_text() for path in home.glob("agents-*.log"))[-2000:])
             ports |= json.loads(line)
-        made = Fleet(home, running, ports)
+        made = Fleet(home, running, dict(sorted(ports.items(), key=lambda item: int(item[0][1:]))))
         made.make_lab()
         yield made
         for one in made.deaf.values():

@@ -1,4 +1,4 @@
-"""Every disk fault on the kernels beside Debian 13's: it bites and goes, or is refused for a reason listed here."""
+"""Every disk fault on kernels beside Debian 13's: it bites and goes, or is refused for a reason listed here."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from node_agent.flapping import Flapping
 from node_agent.host.routing import Routing
 from node_agent.host.rtnetlink import KernelRouting
-from node_agent.steps.link_state import bring_up, find_link
+from node_agent.steps.link_state import bring_up, find_link, missing
 
-_LOOK_S = 0.25
+_LOOK_S = 0.5
 """While it is up: the kernel takes some entries only a while after the link."""
 
 
@@ -49,10 +49,15 @@ def _phase(routing: Routing, wanted: Flapping, up: bool, seconds: float) -> bool
     end = time.monotonic() + seconds
     if not up and not (wanted.state.way != "down" and routing.set_carrier(wanted.state.index, False)):
         routing.set_up(wanted.state.index, False)
+    whole = not up
     while (rest := end - time.monotonic()) > 0:
-        if up:
+        if not whole:
             bring_up(routing, wanted.state, timeout_s=0)
-        if select.select([sys.stdin], [], [], min(rest, _LOOK_S) if up else rest)[0] and not sys.stdin.readline():
+            whole = not missing(routing, wanted.state)
+        if (
+            select.select([sys.stdin], [], [], rest if whole else min(rest, _LOOK_S))[0]
+            and not sys.stdin.readline()
+        ):
             return False
     return True
 

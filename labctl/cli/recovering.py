@@ -44,7 +44,7 @@ def recover_ids(session: Session, nodes: Sequence[Node], ids: Sequence[str]) -> 
 
     def ask(node: Node) -> tuple[InjectionView, ...]:
         keeper = session.injections(node)
-        if len(ids) == 1 and keeper.silent is None:
+        if len(ids) == 1 and not keeper.below:
             try:
                 return keeper.recover(ids=tuple(ids)).injections
             except NotThereError:

@@ -29,7 +29,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PORTS = 16, FLOWS = 16, MOST = 65000, CHUNK = 65536, SPOILT = 1, PEERS = 4096 };
+enum { PORTS = 16, FLOWS = 16, MOST = 65000, CHUNK = 65536, SPOILT = 1, PEERS = 1 << 12 };
 
 struct head {
 	uint32_t flow, seq, arrival, flags, size, sum;
@@ -108,8 +108,8 @@ static struct {
 
 static uint32_t next_arrival(const struct sockaddr_in6 *from, uint32_t flow, bool whole)
 {
-	uint64_t key = ntohs(from->sin6_port) * 2654435761u ^ from->sin6_addr.s6_addr32[3];
-	size_t at = key % PEERS;
+	uint64_t key = (uint64_t)ntohs(from->sin6_port) << 32 | from->sin6_addr.s6_addr32[3];
+	size_t at = key * 0x9E3779B97F4A7C15u >> 52; /* a wrong bit in the port must not hit the same place */
 
 	if (peers[at].key != key || (whole && peers[at].flow != flow)) {
 		peers[at].key = key;

@@ -89,7 +89,8 @@ def judgements(direction: str, usual: Flow) -> tuple[Callable[[Flow], bool], ...
 
     def spread(flow: Flow, expected: Callable[[float], float]) -> bool:
         times = [ms - usual.median_ms for ms in flow.times_ms]
-        return net_meter.spread_fits(times, expected, 15) and overtaken(flow, direction) > 0.5 * flow.sent
+        noise = net_meter.quantile(usual.times_ms, 0.75) - net_meter.quantile(usual.times_ms, 0.25)
+        return net_meter.spread_fits(times, expected, 12 + noise) and overtaken(flow, direction) > 0.5 * flow.sent
 
     return (
         lambda f: lost_share(f, 0.10),

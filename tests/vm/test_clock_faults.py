@@ -168,12 +168,12 @@ def test_an_administrator_steps_the_clock_meanwhile(
     clocks.meter.ask("step -60")
 
 
-@pytest.mark.parametrize("ppm", [-90_000.0, 4_000.0])
+@pytest.mark.parametrize("ppm", [90_000.0, -4_000.0])
 def test_a_drift_by_its_rate_and_a_lease_by_true_time(
     clocks: Clocks, nothing_stays: tuple[Reading, Reading], ppm: float
 ) -> None:
     before, _ = nothing_stays
-    lease_s = 40.0 if ppm < 0 else 600.0
+    lease_s = 40.0 if ppm > 0 else 600.0
     view = clocks.inject("clock_drift", lease_s, ppm=ppm)
     began, first = time.monotonic(), clocks.meter.ask()
     assert 9_000 <= first.tick_us <= 11_000 and first.status & 0x40
@@ -187,9 +187,9 @@ def test_a_drift_by_its_rate_and_a_lease_by_true_time(
     evidence = clocks.look(view).evidence
     assert evidence is not None and evidence.notes == () and evidence.counters["rate_ppm"] == round(ppm)
     assert evidence.counters["gained_ms"] * ppm > 0
-    if ppm < 0:
+    if ppm > 0:
         until("its lease ends", lambda: clocks.look(view).state == "recovered", 60)
-        assert lease_s - 1 < time.monotonic() - began < lease_s + 3, "by the boot clock it would be 44 s"
+        assert time.monotonic() - began > lease_s - 1, "by the boot clock it would be after 36.7 s"
     else:
         clocks.recover(view)
     after = clocks.meter.ask()
@@ -200,11 +200,15 @@ WHOSE = """
 cat > /run/whose.py <<'END'
 import sys
 sys.path.insert(0, "/opt/groundfault/lib")
-from node_agent.host.real import RealHost
+import os
+from types import SimpleNamespace
+from pathlib import Path
+from node_agent.host.system_clock import SystemClock
 from node_agent.faults.machine.wall_clock import probe
 from node_agent.probe import Lacking
 try:
-    probe(RealHost())
+    read, exists = (lambda path: Path(path).read_text()), (lambda path: Path(path).exists())
+    probe(SimpleNamespace(clock=SystemClock(), realpath=os.path.realpath, read_text=read, exists=exists))
     print("its own")
 except (Lacking, OSError) as error:
     print(error)
@@ -219,6 +223,6 @@ rm /run/whose.py
 
 
 def test_a_clock_that_is_shared_is_left_alone(clocks: Clocks) -> None:
-    own, without, namespace, container = clocks.sh(WHOSE).splitlines()
+    own, without, namespace, container = ssh(clocks.node, WHOSE, timeout=600).stdout.splitlines()
     assert own == "its own" and "Operation not permitted" in without
     assert "time namespace" in namespace and "container (test)" in container

@@ -29,7 +29,11 @@ while last:
     last, longest = now, max(longest, now - last)
     open("/run/longest", "w").write(str(longest))
 ' >/dev/null 2>&1 & sleep 1"""
-WITHOUT_SYNC = "rm -f /var/tmp/late; sync; echo written > /var/tmp/late"
+WITHOUT_SYNC = """
+rm -f /var/tmp/late; sync
+sysctl -q vm.dirty_writeback_centisecs=0 vm.dirty_expire_centisecs=360000
+echo written > /var/tmp/late
+"""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,7 +79,7 @@ def test_one_that_is_called_off_does_not_happen(lab: LabUnderTest) -> None:
     labctl("recover", called_off)
     inject("w1", "reboot", "--how", "hard", "--accept-data-loss", "--delay-s", "60")
     ssh(node, "systemctl kill --signal=KILL groundfault-agent")
-    until("the agent is back", lambda: labctl("injections", status=None).stdout.startswith("no live"), 120)
+    until("the agent is back", lambda: labctl("injections", status=None).returncode == 0, BOOT_S)
     assert ssh(node, "pgrep -f end_machine", check=False).stdout == "", "it has ended with the agent"
     assert boot_id(node) == before and labctl_json("node", "residue", "w1")["entries"] == []
 
@@ -87,7 +91,7 @@ def test_a_hang_that_ends_by_itself(lab: LabUnderTest) -> None:
     until("it hangs", lambda: not banner(node, 3.0)[1], 30)
     assert banner(node, 3.0) == (True, False), "the kernel takes connections, and nobody serves them"
     assert banner(lab.node("w2"), 20.0) == (True, True), "another node"
-    until("it goes on", lambda: banner(node, 3.0)[1], 60)
+    until("it goes on", lambda: banner(node, 10.0)[1], 60)
     (seen,) = labctl_json("evidence", hung)["injections"]
     assert seen["state"] == "active" and seen["evidence"]["hits"] == 1
     assert HANG_S - 0.5 < seen["evidence"]["counters"]["hung_ms"] / 1000 < HANG_S + 3
@@ -109,8 +113,8 @@ def test_three_ways_to_a_reboot_with_other_faults_standing(lab: LabUnderTest) ->
               "w3": ("kernel_panic", "--reboot-after-s", "3", lossy)}  # fmt: skip
     planted = {}
     for name, words in wanted.items():
-        planted[name] = inject(name, *words, "--delay-s", "8")
         ssh(nodes[name], WITHOUT_SYNC)
+        planted[name] = inject(name, *words)
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(lambda name: _wait_for_another_boot(nodes[name], before[name]), nodes))
     until("all agents answer", lambda: labctl("injections", status=None).returncode == 0, BOOT_S)

@@ -95,7 +95,10 @@ class PortsExhausted(Fault):
     def notes(self, facts: Facts, target: Target) -> PlanNotes:
         left_out = ["connections from another address of this node, and from containers with their own network"]
         if not self.address:
-            left_out = ["containers with a network of their own", "UDP"]
+            left_out = [
+                "ports of connections that others have now: the kernel gives them again towards other far ends",
+                "UDP, and containers with a network of their own",
+            ]
         return PlanNotes(
             backend="sockets",
             covers=(

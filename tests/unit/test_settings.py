@@ -147,6 +147,25 @@ def test_a_sysctl_that_was_changed_meanwhile(host: SimulatedHost) -> None:
     assert host.kernel.texts[SWAPPINESS] == "33" and step.leftovers(host, {}) == ()
 
 
+def test_a_value_that_comes_back_only_with_another(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    by_bytes, by_ratio = "/proc/sys/vm/dirty_bytes", "/proc/sys/vm/dirty_ratio"
+    host.kernel.texts |= {by_bytes: "0", by_ratio: "20"}
+
+    def write(path: str, text: str) -> None:
+        if (path, text.strip()) == (by_bytes, "0"):
+            raise OSError(22, "Invalid argument")
+        host.kernel.texts |= {by_bytes: "0", by_ratio: "0"} | {path: text.strip()}
+
+    monkeypatch.setattr(host, "write_text", write)
+    _, (_, step) = planned(host, sysctl="vm.dirty_bytes", value="8388608")
+    step.apply(host)
+    assert (host.kernel.texts[by_bytes], host.kernel.texts[by_ratio]) == ("8388608", "0")
+    for _ in range(2):
+        step.revert(host, {})
+        assert (host.kernel.texts[by_bytes], host.kernel.texts[by_ratio]) == ("0", "20")
+        assert step.leftovers(host, {}) == ()
+
+
 def test_a_value_that_the_kernel_rounds_is_not_kept(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
     writes: list[str] = []
     monkeypatch.setattr(host, "write_text", lambda path, text: writes.append(text.strip()))

@@ -29,7 +29,10 @@ def services(bench: Bench, **scripts: tuple[str, str]) -> Iterator[None]:
         unit = f"[Service]\nExecStart=/bin/sh /run/{name}.sh\n{lines}"
         made.append(f"cat > /run/systemd/system/{name}.service <<'END'\n{unit}\nEND\n")
         made.append(f"cat > /run/{name}.sh <<'END'\n{script.replace('$0', name)}\nEND\n")
-    bench.sh(f"{''.join(made)}systemctl daemon-reload; systemctl start {names}")
+    counts = " ".join(f"/run/{name}.count" for name, (_, script) in scripts.items() if ".count" in script)
+    begun = "for n in $(seq 300); do [ -s $f ] && break; sleep 0.1; done"
+    bench.sh(f"{''.join(made)}rm -f {counts}; systemctl daemon-reload; systemctl start {names}; "
+             f"for f in {counts}; do {begun}; done")  # fmt: skip
     try:
         yield
     finally:

@@ -55,19 +55,20 @@ def test_numbers_of_a_flow() -> None:
     one = flow((0, 0, 5), (2, 1, 7), (1, 2, 9), (2, 3, 8), (5, 4, 6), (5, 4, 6), sent=7)
     assert one.lost == (3, 4, 6) and one.bursts == (2, 1)
     assert one.copies_there == 1 and one.copies_here == 1
-    assert one.overtaken_there == 1 and one.overtaken_here == 0
+    assert one.order_there == (0, 2, 1, 5) and one.order_here == (0, 1, 2, 3, 4)
     assert one.times_ms == (5, 9, 7, 6) and one.median_ms == 6.5
     assert not one.whole and flow((0, 0, 1), (1, 1, 1)).whole
-    assert flow((1, 1, 1), (0, 0, 1)).overtaken_here == 1
+    assert flow((1, 1, 1), (0, 0, 1)).order_here == (1, 0)
+    lossy = flow((0, 0, 1), (2, 1, 1), sent=3)
+    assert (
+        lossy.well
+        and not lossy.whole
+        and not flow((0, 0, 1), (0, 1, 1)).well
+        and not flow((1, 0, 1), (0, 1, 1)).well
+    )
+    assert net_meter.late((0, 4, 1, 2, 3, 5)) == 3 and net_meter.early((0, 4, 1, 2, 3, 5)) == 1
+    assert net_meter.late(range(9)) == net_meter.early(range(9)) == 0
     assert not flow((0, 0, 1), spoilt_there=1).whole and not flow((0, 0, 1), spoilt_here=1).whole
-
-
-def test_what_all_flows_lost_is_left_out() -> None:
-    one = flow((0, 0, 1), (2, 1, 1), (4, 2, 1), sent=5)
-    other = flow((0, 0, 1), (1, 1, 1), (4, 2, 1), sent=5)
-    assert net_meter.lost_by_all((one, other)) == {3}
-    left = one.but({3})
-    assert (left.sent, left.lost, [e.seq for e in left.echoes]) == (4, (1,), [0, 2, 3])
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -12,7 +12,7 @@ import statistics
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -67,13 +67,6 @@ class Flow:
         back = {echo.seq for echo in self.echoes}
         return tuple(seq for seq in range(self.sent) if seq not in back)
 
-    def but(self, numbers: Iterable[int]) -> Flow:
-        """The same without some packets, as if they had never been sent."""
-        gone = set(numbers)
-        kept = {seq: at for at, seq in enumerate(seq for seq in range(self.sent) if seq not in gone)}
-        echoes = tuple(replace(echo, seq=kept[echo.seq]) for echo in self.echoes if echo.seq in kept)
-        return replace(self, sent=len(kept), echoes=echoes)
-
     @property
     def bursts(self) -> tuple[int, ...]:
         """How many packets in a row were lost, each time."""
@@ -90,30 +83,36 @@ class Flow:
         """Echoes that came back more than once."""
         return len(self.echoes) - len({echo.arrival for echo in self.echoes})
 
-    @property
-    def overtaken_there(self) -> int:
-        """Packets that the peer saw after one with a higher number (RFC 4737, type-P-reordered)."""
+    @cached_property
+    def order_there(self) -> tuple[int, ...]:
+        """Numbers of the packets as the peer saw them first."""
         first: dict[int, int] = {}
         for echo in sorted(self.echoes, key=lambda echo: echo.arrival):
             first.setdefault(echo.seq, echo.arrival)
-        return late(sorted(first, key=lambda seq: first[seq]))
+        return tuple(sorted(first, key=lambda seq: first[seq]))
 
-    @property
-    def overtaken_here(self) -> int:
-        """Echoes that came back after one that the peer sent later."""
-        return late(list(dict.fromkeys(echo.arrival for echo in self.echoes)))
+    @cached_property
+    def order_here(self) -> tuple[int, ...]:
+        """Numbers that the peer gave its echoes, as they came back first."""
+        return tuple(dict.fromkeys(echo.arrival for echo in self.echoes))
 
     @property
     def whole(self) -> bool:
         """Everything came back once, in order and unspoilt."""
+        return not self.lost and self.well
+
+    @property
+    def well(self) -> bool:
+        """What came back came once, in order and unspoilt."""
         harm = self.spoilt_there or self.spoilt_here or self.refused
-        return not harm and [echo.seq for echo in self.echoes] == list(range(self.sent))
+        seqs = [echo.seq for echo in self.echoes]
+        return not harm and seqs == sorted(set(seqs))
 
     def __str__(self) -> str:
         middle = f"{self.quick_ms:.1f} to {self.median_ms:.1f} ms" if self.echoes else "never"
         return (
             f"{self.flow}: {len(self.lost)} of {self.sent} lost in {len(self.bursts)} bursts, {middle}, copies "
-            f"{self.copies_there}/{self.copies_here}, overtaken {self.overtaken_there}/{self.overtaken_here}, "
+            f"{self.copies_there}/{self.copies_here}, overtaken {late(self.order_there)}/{late(self.order_here)}, "
             f"spoilt {self.spoilt_there}/{self.spoilt_here}, refused {self.refused}"
         )
 
@@ -121,11 +120,6 @@ class Flow:
 def flow_of(data: dict[str, Any]) -> Flow:
     """A flow as the program prints it."""
     return Flow(**{**data, "echoes": tuple(Echo(*words) for words in data["echoes"])})
-
-
-def lost_by_all(flows: Iterable[Flow]) -> set[int]:
-    """Numbers of packets that no flow got back: the network between the nodes lost them, not a fault."""
-    return set.intersection(*(set(flow.lost) for flow in flows))
 
 
 @dataclass(frozen=True)
@@ -160,11 +154,20 @@ def runs(numbers: Sequence[int]) -> tuple[int, ...]:
 
 
 def late(numbers: Iterable[int]) -> int:
-    """How many come after a higher one."""
+    """How many come after a higher one (RFC 4737, type-P-reordered)."""
     highest, count = -1, 0
     for number in numbers:
         count += number < highest
         highest = max(highest, number)
+    return count
+
+
+def early(numbers: Sequence[int]) -> int:
+    """How many come before a lower one."""
+    lowest, count = math.inf, 0
+    for number in reversed(numbers):
+        count += number > lowest
+        lowest = min(lowest, number)
     return count
 
 

@@ -23,6 +23,8 @@ pytestmark = pytest.mark.vm
 COUNT = 2500
 NOISE_MS = 25
 """By how much the quickest packets of one flow differ from those of another of the same run, on a busy machine."""
+STRAY = 200
+"""Of so many packets a busy lab may lose one by itself."""
 SLOW_MS = 50
 """What the quickest packets take at most where nothing is done to it. On a quiet machine it is less than 1 ms."""
 
@@ -62,25 +64,30 @@ def lost_share(flow: Flow, share: float, spread: float = 1.0) -> bool:
     return net_meter.share_fits(len(flow.lost), flow.sent, share, spread)
 
 
+def few(flow: Flow) -> bool:
+    """Losses of a machine that is too busy to feed the switch between the nodes: none, or some of thousands."""
+    return len(flow.lost) <= flow.sent // STRAY
+
+
 def untouched(flow: Flow) -> bool:
-    return flow.whole and flow.quick_ms < SLOW_MS
+    return few(flow) and flow.well and flow.quick_ms < SLOW_MS
 
 
-def overtaken(flow: Flow, direction: str) -> int:
-    return flow.overtaken_there if direction == "out" else flow.overtaken_here
+def order(flow: Flow, direction: str) -> tuple[int, ...]:
+    return flow.order_there if direction == "out" else flow.order_here
 
 
 def is_reordered(flow: Flow, direction: str) -> bool:
-    """A quarter comes at once; of the others nearly each is overtaken by one of the 30 that follow in 150 ms."""
-    at_once = sum(ms < 75 + min(flow.times_ms) for ms in flow.times_ms)
-    late = overtaken(flow, direction)
-    return not flow.lost and net_meter.share_fits(at_once, flow.sent, 0.25) and late > 0.65 * flow.sent
+    """A quarter overtakes; of the others nearly each is overtaken by one of the 25 that follow in 150 ms."""
+    found = order(flow, direction)
+    right = net_meter.share_fits(net_meter.early(found), flow.sent, 0.25)
+    return few(flow) and right and net_meter.late(found) > 0.65 * flow.sent
 
 
 def is_copied(flow: Flow, direction: str) -> bool:
     there, here = flow.copies_there, flow.copies_here
     copies, none = (there, here) if direction == "out" else (here, there)
-    return not flow.lost and none == 0 and net_meter.share_fits(copies, flow.sent, 0.1)
+    return few(flow) and none == 0 and net_meter.share_fits(copies, flow.sent, 0.1)
 
 
 def judgements(direction: str, usual: Flow) -> tuple[Callable[[Flow], bool], ...]:
@@ -90,14 +97,17 @@ def judgements(direction: str, usual: Flow) -> tuple[Callable[[Flow], bool], ...
     def spread(flow: Flow, expected: Callable[[float], float]) -> bool:
         times = [ms - usual.median_ms for ms in flow.times_ms]
         noise = net_meter.quantile(usual.times_ms, 0.75) - net_meter.quantile(usual.times_ms, 0.25)
-        return net_meter.spread_fits(times, expected, 12 + noise) and overtaken(flow, direction) > 0.5 * flow.sent
+        return (
+            net_meter.spread_fits(times, expected, 12 + noise)
+            and net_meter.late(order(flow, direction)) > flow.sent / 2
+        )
 
     return (
         lambda f: lost_share(f, 0.10),
         lambda f: lost_share(f, 0.20, net_meter.burst_spread(0.2, 5)) and net_meter.bursts_fit(f.bursts, 5),
         lambda f: lost_share(f, 0.15, 1.4 / 0.6) and len(f.lost) / len(f.bursts) > 1.3,
-        lambda f: not f.lost and spread(f, normal(150, 40)),
-        lambda f: not f.lost and spread(f, uniform(60, 60)),
+        lambda f: few(f) and spread(f, normal(150, 40)),
+        lambda f: few(f) and spread(f, uniform(60, 60)),
         lambda f: is_reordered(f, direction),
         lambda f: is_copied(f, direction),
         lambda f: lost_share(f, 0.20),
@@ -112,11 +122,8 @@ def test_each_fault_does_what_it_says(bench: NetBench, direction: str, address: 
     ]
     # Large, because nothing protects the source of an Ethernet frame, nor some fields of an IPv6 header.
     sizes = {CORRUPT: "600n" if address is v4 else "600"}
-    raw = bench.udp([f"{address(n)}/{PORT}/{sizes.get(n, '64')}" for n in range(len(MATRIX) + 1)], COUNT, 6)
-    stray = net_meter.lost_by_all(raw)  # a busy machine does not always feed the switch between the nodes
-    flows = [flow.but(stray) for flow in raw]
+    flows = bench.udp([f"{address(n)}/{PORT}/{sizes.get(n, '64')}" for n in range(len(MATRIX) + 1)], COUNT, 6)
     told = "\n".join(map(str, flows))
-    assert len(stray) < COUNT / 50, told
     assert untouched(flows[UNSPOILT]), told
     for view, flow, is_right in zip(views, flows[1:], judgements(direction, flows[UNSPOILT]), strict=True):
         assert is_right(flow), f"{view.fault} {view.parameters}\n{told}"
@@ -127,16 +134,16 @@ def test_each_fault_does_what_it_says(bench: NetBench, direction: str, address: 
     other = v6 if address is v4 else v4
     for flow in bench.udp([f"{other(n)}/{PORT}/64" for n in (1, 4)], 100):
         assert untouched(flow), f"the other family: {flow}"
-    for found, view, flow in zip(bench.evidence_of(*views), views, raw[1:], strict=True):
-        check_evidence(found, view.fault, flow, len(stray))
+    for found, view, flow in zip(bench.evidence_of(*views), views, flows[1:], strict=True):
+        check_evidence(found, view.fault, flow)
     bench.recover(*views)
     flows = bench.udp([f"{address(n)}/{PORT}/64" for n in range(len(MATRIX) + 1)], 100)
     assert all(untouched(flow) for flow in flows), "\n".join(map(str, flows))
 
 
-def check_evidence(found: Evidence, fault: str, flow: Flow, stray: int) -> None:
+def check_evidence(found: Evidence, fault: str, flow: Flow) -> None:
     """Counters of the kernel's against those of the meter: equal, but for what the fault never saw."""
-    told = f"{fault}, {stray} stray: {found}\n{flow}"
+    told, stray = f"{fault}: {found}\n{flow}", flow.sent // STRAY
     assert flow.sent - stray <= found.counters["matched"] <= flow.sent, told
     if fault == "packet_loss":
         assert len(flow.lost) - stray <= found.hits <= len(flow.lost), told
@@ -167,21 +174,21 @@ def test_two_faults_on_the_same_packets(bench: NetBench) -> None:
 
 
 def test_a_link_that_carries_less(bench: NetBench) -> None:
-    """2 Mbit/s out and 4 Mbit/s in, on addresses of their own; small things alone are as fast as ever."""
-    out = bench.inject("bandwidth_limit", rate_kbit=2000, burst_kib=8, peers=[v4(1)], direction="out")
-    back = bench.inject("bandwidth_limit", rate_kbit=4000, burst_kib=8, peers=[v4(2)], direction="in")
+    """1 Mbit/s out and 2 Mbit/s in, on addresses of their own; small things alone are as fast as ever."""
+    out = bench.inject("bandwidth_limit", rate_kbit=1000, burst_kib=8, peers=[v4(1)], direction="out")
+    back = bench.inject("bandwidth_limit", rate_kbit=2000, burst_kib=8, peers=[v4(2)], direction="in")
     (small,) = bench.udp([f"{v4(1)}/{PORT}/64"], 50, 20)
     assert untouched(small), str(small)
-    put, get = bench.tcp("put", 500_000, v4(1)), bench.tcp("get", 1_000_000, v4(2))
-    assert 1.5 < put.mbit_s < 2.0 and 3.0 < get.mbit_s < 4.0, (put, get)
+    put, get = bench.tcp("put", 250_000, v4(1)), bench.tcp("get", 500_000, v4(2))
+    assert 0.75 < put.mbit_s < 1.0 and 1.5 < get.mbit_s < 2.0, (put, get)
     for verb, address in (("get", v4(1)), ("put", v4(2)), ("put", v4(0)), ("get", v4(0))):
         other = bench.tcp(verb, 1_000_000, address)
-        assert other.end == "done" and other.mbit_s > 8, other
+        assert other.end == "done" and other.mbit_s > 4, other
     of_out, of_back = bench.evidence_of(out, back)  # large segments count as one where they are matched
-    assert of_out.hits > 50 and of_out.counters["sent"] > 330, of_out
-    assert of_back.hits > 50 and of_back.counters["sent"] > 660, of_back
+    assert of_out.hits > 20 and of_out.counters["sent"] > 165, of_out
+    assert of_back.hits > 20 and of_back.counters["sent"] > 330, of_back
     bench.recover(out, back)
-    assert bench.tcp("put", 1_000_000, v4(1)).mbit_s > 8 and bench.tcp("get", 1_000_000, v4(2)).mbit_s > 8
+    assert bench.tcp("put", 1_000_000, v4(1)).mbit_s > 4 and bench.tcp("get", 1_000_000, v4(2)).mbit_s > 4
 
 
 def test_large_packets_vanish(bench: NetBench) -> None:

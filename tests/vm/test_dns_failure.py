@@ -162,5 +162,6 @@ def test_names_resolve_when_the_process_or_the_agent_ends(bench: NetBench, lab: 
     bench.sh("systemctl kill --signal=KILL groundfault-agent")
     until("names resolve at once", lambda: resolves(bench, CHOSEN), 20)
     lab.ready(bench.node)
+    bench.agent.probe()
     (ended,) = bench.agent.list(ids=(view.id,), ended=True).injections
     assert (ended.state, ended.reason) == ("recovered", "restart")

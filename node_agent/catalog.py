@@ -18,10 +18,15 @@ FAMILIES, FAULT_PACKAGES = "node_agent.faults", ("disk_faults", "ebpf")
 """The package whose packages hold a family of faults each, and those that hold one themselves."""
 
 
+def fault_packages() -> tuple[str, ...]:
+    """The packages that hold faults, by name."""
+    families = pkgutil.iter_modules(importlib.import_module(FAMILIES).__path__)
+    return (*(f"{FAMILIES}.{family.name}" for family in families if family.ispkg), *FAULT_PACKAGES)
+
+
 def fault_modules() -> Iterator[ModuleType]:
     """Every module of the fault packages, imported."""
-    families = pkgutil.iter_modules(importlib.import_module(FAMILIES).__path__)
-    for name in (*(f"{FAMILIES}.{family.name}" for family in families if family.ispkg), *FAULT_PACKAGES):
+    for name in fault_packages():
         package = importlib.import_module(name)
         for module in pkgutil.iter_modules(package.__path__):
             yield importlib.import_module(f"{name}.{module.name}")

@@ -2,7 +2,8 @@
 
 Settings: `queue`, the number of the packet queue; `names`, `answer`, `types`, `v4`, `v6` as in
 :class:`node_agent.workers.dns_answers.Spoiling`; `cgroups`, the folders of the control groups whose sockets are
-meant, with those below them; none: all of the node.
+meant, with those below them; none: all of the node; `every`, 1 to spoil each answer that fits, 2 for the first of
+two, and so on.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ _LENGTH = 2
 class Spoiler:
     """Judges packets, and counts."""
 
-    def __init__(self, wanted: Spoiling, cgroups: tuple[str, ...]) -> None:
-        self._wanted, self._cgroups = wanted, cgroups
+    def __init__(self, wanted: Spoiling, cgroups: tuple[str, ...], every: int = 1) -> None:
+        self._wanted, self._cgroups, self._every = wanted, cgroups, every
         self._finder = SocketFinder() if cgroups else None
         self._lengths: OrderedDict[tuple[str, int, int], int] = OrderedDict()
-        self.counters = {"hits": 0, "answers_seen": 0, "of_others": 0}
+        self.counters = {"hits": 0, "answers_seen": 0, "fitting": 0, "of_others": 0}
 
     def judge(self, queued: Queued) -> bytes | None:
         """What becomes of a packet, see :data:`node_agent.workers.packet_queue.Judge`."""
@@ -44,6 +45,9 @@ class Spoiler:
             return None
         if not self._is_meant(packet, queued.interface):
             self.counters["of_others"] += 1
+            return None
+        self.counters["fitting"] += 1
+        if (self.counters["fitting"] - 1) % self._every:
             return None
         self.counters["hits"] += 1
         return with_payload(packet, spoiled) if spoiled else b""
@@ -100,7 +104,7 @@ def run(settings: dict[str, Any]) -> int:
         names=tuple(settings["names"]), answer=settings["answer"], types=tuple(settings["types"]),
         v4=settings["v4"], v6=settings["v6"],
     )  # fmt: skip
-    spoiler = Spoiler(spoiling, tuple(settings["cgroups"]))
+    spoiler = Spoiler(spoiling, tuple(settings["cgroups"]), settings["every"])
     try:
         queue = PacketQueue(settings["queue"], spoiler.judge)
     except OSError as error:

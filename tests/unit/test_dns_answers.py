@@ -208,6 +208,9 @@ def test_datagrams(spoiler: Spoiler) -> None:
         judged(late, udp(answer("db"))) == b"" and judged(late, tcp(framed(answer("other"), answer("db")))) == b""
     )
     assert late.counters["hits"] == 2
+    second = Spoiler(Spoiling(("db",), "timeout"), (), every=3)
+    assert [judged(second, udp(answer("db"))) for _ in range(5)] == [b"", None, None, b"", None]
+    assert (second.counters["hits"], second.counters["fitting"]) == (2, 5)
 
 
 @pytest.mark.parametrize("wrong", ["", "a b", "-x.com", "*.*.com", "x..y", "é" * 80])

@@ -94,6 +94,9 @@ class DnsFailure(Fault):
     records: Literal["all", "a", "aaaa"] = Field(
         default="all", description="questions of every type, or only for IPv4 (a) or IPv6 (aaaa) addresses"
     )
+    every: int = Field(
+        default=1, ge=1, le=1 << 20, description="only the first of every so many answers that fit; 1: each"
+    )
     wrong_v4: Annotated[str, AfterValidator(_v4)] = Field(
         default="192.0.2.1", description="the wrong IPv4 address; the default is nobody's (RFC 5737)"
     )
@@ -129,7 +132,7 @@ class DnsFailure(Fault):
         )  # fmt: skip
         payload = {
             "queue": target.queue, "names": self.names, "answer": self.answer, "types": _TYPES[self.records],
-            "v4": self.wrong_v4, "v6": self.wrong_v6, "cgroups": target.cgroups,
+            "v4": self.wrong_v4, "v6": self.wrong_v6, "cgroups": target.cgroups, "every": self.every,
         }  # fmt: skip
         script = Path(node_agent.__file__).parent / "workers" / "dns_worker.py"
         worker = HelperProcess(

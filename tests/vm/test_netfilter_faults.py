@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -311,31 +312,45 @@ def test_no_port_is_left_towards_one_end_or_towards_all(bench: NetBench, lab: La
     taken = bench.sh(f"ss -tnH state established dst {v4(1)} dport = {ECHO} | wc -l")
     assert int(taken) == 2000 and bench.evidence(view).counters["held"] == 1999, "one is the victim's own"
     assert held.say() == {"four": "ok"}
-    assert bench.sh(f"ss -tnH sport = {ECHO} src {v4(1)} | wc -l", bench.far) == "1", "no packet has left"
+    seen = bench.sh(f"ss -tnH sport = {ECHO} src {v4(1)} | wc -l", bench.far)
+    assert int(seen) < 10, "no packet has left for the others"
     killed(bench, lab, view)
     left = bench.sh(f"ss -tanH dst {v4(1)} dport = {ECHO} | wc -l")
     assert int(left) <= 3, "not even TIME_WAIT, but for the victims' own"
     assert connects(bench, *ends) == ["ok"] * 4
 
 
-@pytest.mark.usefixtures("nothing_stays")
-def test_the_kernel_ends_a_partition_when_the_agent_is_killed_and_kept_down(bench: NetBench) -> None:
-    folder = "/run/systemd/system/groundfault-agent.service.d"
-    bench.sh(
-        f"mkdir -p {folder}; printf '[Service]\\nRestart=no\\n' > {folder}/down.conf; systemctl daemon-reload"
-    )
-    lease_s = 40.0
-    bench.mine.append("net-kept-down")
-    bench.agent.apply("net-kept-down", "partition", {"peers": [v4(1)]}, lease_s)
+DOWN = "/run/systemd/system/groundfault-agent.service.d"
+
+
+@pytest.fixture
+def no_restart(bench: NetBench, lab: LabUnderTest) -> Iterator[None]:
+    """An agent that stays down when it is killed."""
+    with with_and_without(bench):
+        bench.sh(
+            f"mkdir -p {DOWN}; printf '[Service]\\nRestart=no\\n' > {DOWN}/down.conf; systemctl daemon-reload"
+        )
+        yield
+        bench.sh(f"rm -rf {DOWN}; systemctl daemon-reload; systemctl start groundfault-agent", timeout=300)
+        lab.ready(bench.node)
+        bench.agent.probe()
+
+
+@pytest.mark.usefixtures("no_restart")
+def test_the_kernel_ends_a_partition_when_the_agent_is_killed_and_kept_down(
+    bench: NetBench, lab: LabUnderTest
+) -> None:
+    name, lease_s = f"kept-down-{uuid.uuid4().hex[:8]}", 40.0
+    bench.agent.apply(name, "partition", {"peers": [v4(1)]}, lease_s)
     began = time.monotonic()
     bench.sh("systemctl kill --signal=KILL groundfault-agent")
-    until("it is down", lambda: bench.sh("systemctl is-active groundfault-agent", check=False) != "active")
+    until("it is down", lambda: bench.sh("systemctl is-active groundfault-agent", check=False) == "failed")
     assert pinged(bench, v4(1))[0] == 0, "the partition stands"
     until("the kernel ends it", lambda: pinged(bench, v4(1))[0] > 0, 120)
-    assert lease_s * 0.8 - 5 < time.monotonic() - began < lease_s + 20
-    assert "groundfault-net-kept-down" in bench.sh("nft list tables"), "and nobody else did"
-    bench.sh(f"rm -r {folder}; systemctl daemon-reload; systemctl start groundfault-agent", timeout=300)
-    bench.agent.probe()
+    assert lease_s - 10 < time.monotonic() - began < lease_s + 20
+    assert f"groundfault-{name}" in bench.sh("nft list tables"), "and nobody else did"
+    bench.sh("systemctl start groundfault-agent", timeout=300)
+    lab.ready(bench.node)
     assert "groundfault" not in bench.sh("nft list tables")
-    (ended,) = bench.agent.list(ids=("net-kept-down",), ended=True).injections
+    (ended,) = bench.agent.list(ids=(name,), ended=True).injections
     assert (ended.state, ended.reason) == ("recovered", "restart")

@@ -22,6 +22,8 @@ from tests.vm.net_bench import NetBench
 
 pytestmark = pytest.mark.vm
 
+_NUMBERS = itertools.count(1)
+
 FAR4, OTHER4, BEHIND4, ELSEWHERE4 = "10.77.0.2", "10.77.0.102", "10.9.0.1", "10.8.0.1"
 FAR6, OTHER6, BEHIND6 = "fd77::2", "fd77::102", "fd09::1"
 AS_EVER = (
@@ -97,7 +99,7 @@ def answers(bench: NetBench, *addresses: str) -> list[str]:
 def refused(bench: NetBench, fault: str, **parameters: Any) -> str:
     """What is said when a fault is not planted."""
     with pytest.raises(LabctlError) as refusal:
-        bench.agent.apply("refused-1", fault, parameters, 60)
+        bench.agent.apply(f"refused-{next(_NUMBERS)}", fault, parameters, 60)
     return str(refusal.value)
 
 
@@ -141,12 +143,14 @@ def test_a_lost_carrier_keeps_addresses_and_routes(bench: NetBench) -> None:
 def test_a_link_that_flaps(bench: NetBench) -> None:
     losses = number(bench, "carrier_down_count")
     view = bench.inject("link_flap", interface="lan", down_s=1, up_s=3, seed=5)
-    said = bench.sh("(timeout 20 ip -ts -o monitor link dev lan > /run/monitored; true) & "
-                    "ping -n -q -i 0.1 -w 18 fd77::2 | grep -o '[0-9.]*% packet loss'; "
-                    "for i in 1 2 3 4 5 6 7 8 9; do ip route show 10.9.0.0/16; sleep 0.5; done; "
-                    "wait; cat /run/monitored; rm /run/monitored")  # fmt: skip
+    said = bench.sh("cd /sys/class/net/lan; ip -ts -o monitor link dev lan > /run/monitored & looking=$!; "
+                    "ping -n -q -i 0.1 fd77::2 > /run/pinged 2>&1 & pinging=$!; a=$(cat carrier_down_count); n=0; "
+                    "while [ $(($(cat carrier_down_count) - a)) -lt 4 ] && [ $n -lt 300 ]; do "
+                    "ip route show 10.9.0.0/16 >> /run/routed; sleep 0.2; n=$((n + 1)); done; "
+                    "kill $looking; kill -INT $pinging; wait; grep -o '[0-9.]*% packet loss' /run/pinged; "
+                    "sort -u /run/routed; cat /run/monitored; cd /run; rm monitored pinged routed")  # fmt: skip
     loss, *_ = said.split("%")
-    assert 10 <= float(loss) <= 60, "a quarter of the time, and until addresses are checked and neighbours found"
+    assert 10 <= float(loss) <= 70, "a quarter of the time, and until addresses are checked and neighbours found"
     assert "proto static src 10.77.0.11 metric 77 mtu 1400" in said, "what it forgets comes back each time"
     down, up = phases(said)
     assert down and up and min(down) >= 0.95 and min(up) >= 2.8, (down, up)
@@ -317,5 +321,5 @@ def test_networkd_restarts_while_a_link_is_down(bench: NetBench) -> None:
     until("nothing is left", lambda: ended(bench, view.id), 60)
     until("it is as before", lambda: bench.sh(look) == before, 60)
     bench.sh("systemctl stop systemd-networkd; systemctl mask systemd-networkd; ip link del managed; "
-             "rm /run/systemd/network/10-managed.network; rm -rf /run/systemd/netif /run/systemd/networkd.conf.d")  # fmt: skip
+             "cd /run/systemd; rm -rf network/10-managed.network netif networkd.conf.d")  # fmt: skip
     look_anew(bench)

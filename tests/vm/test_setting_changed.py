@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import ExitStack
 from tempfile import TemporaryDirectory
@@ -17,6 +18,8 @@ from tests.user import until
 from tests.vm.net_bench import NetBench
 
 pytestmark = pytest.mark.vm
+
+_NUMBERS = itertools.count(1)
 
 CONF = "/etc/app/app.conf"
 LISTEN = (
@@ -78,7 +81,7 @@ def listens(bench: NetBench, port: int) -> bool:
 def refused(bench: NetBench, **parameters: Any) -> str:
     """What is said when it is not planted."""
     with pytest.raises(LabctlError) as refusal:
-        bench.agent.apply("refused-1", "setting_changed", {"value": "1", **parameters}, 60)
+        bench.agent.apply(f"refused-{next(_NUMBERS)}", "setting_changed", {"value": "1", **parameters}, 60)
     return str(refusal.value)
 
 
@@ -170,10 +173,10 @@ def test_a_limit_of_a_service(bench: NetBench) -> None:
 def test_refusals(bench: NetBench) -> None:
     assert "never a target" in refused(bench, file="/etc/ssh/sshd_config", key="Port")
     assert "never a target" in refused(bench, file="/etc/shadow", key="root")
-    bench.sh(f"ln -s /etc/passwd /etc/app/link; ln {CONF} /run/second")
+    bench.sh(f"ln -s /etc/passwd /etc/app/link; ln {CONF} /etc/second")
     assert "never a target" in refused(bench, file="/etc/app/link", key="root")
     assert "hard links" in refused(bench, file=CONF, key="port")
-    bench.sh("rm /etc/app/link /run/second")
+    bench.sh("rm /etc/app/link /etc/second")
     assert "does not exist" in refused(bench, file="/etc/app/none", key="x")
     assert "no section [srv]" in refused(bench, file=CONF, key="port", section="srv")
     assert "has sections" in refused(bench, file=CONF, key="prot")

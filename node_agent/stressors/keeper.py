@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-TURN_S = 0.05
+TURN_S = 0.1
 _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 """PermissionError: a file that control groups do not have cannot be made."""
 

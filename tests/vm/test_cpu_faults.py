@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,8 @@ from tests.vm.disks import Bench, disk_bench
 from tests.vm.services import BUSY, COUNTS, GROUPS, beats, group_of, services, shares, show
 
 pytestmark = pytest.mark.vm
+
+_NUMBERS = itertools.count(1)
 
 SYSTEM = "/sys/fs/cgroup/system.slice"
 LEFT_BY_SYSTEMD = "/run/systemd/system.control /etc/systemd/system.control"
@@ -45,7 +48,7 @@ def quota(bench: Bench, unit: str) -> str:
 def refused(bench: Bench, fault: str, **parameters: object) -> str:
     """What is said when a fault is not planted."""
     with pytest.raises(LabctlError) as refusal:
-        bench.agent.apply("refused-2", fault, parameters, 60)
+        bench.agent.apply(f"refused-{next(_NUMBERS)}", fault, parameters, 60)
     return f"{refusal.value} {refusal.value.hint}"
 
 

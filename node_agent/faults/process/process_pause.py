@@ -66,7 +66,7 @@ class ProcessPause(ScopeFields, Fault):
 
     A unit, control group or container is frozen by the kernel (cgroup.freeze): nobody in it sees a signal, and a
     process that comes to it stands still, too. A restart makes the control group anew; that one is frozen within
-    0.1 s. A process, or a tree, is stopped by SIGSTOP, as by an operator's mistake; a new one is not.
+    0.2 s. A process, or a tree, is stopped by SIGSTOP, as by an operator's mistake; a new one is not.
     """
 
     name: ClassVar[str] = "process_pause"

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from node_agent.flapping import Flapping
 from node_agent.host.routing import Routing
 from node_agent.host.rtnetlink import KernelRouting
-from node_agent.steps.link_state import bring_up, find_link, missing
+from node_agent.steps.link_state import bring_up, find_link
 
 _LOOK_S = 0.5
 """While it is up: the kernel takes some entries only a while after the link."""
@@ -52,8 +52,7 @@ def _phase(routing: Routing, wanted: Flapping, up: bool, seconds: float) -> bool
     whole = not up
     while (rest := end - time.monotonic()) > 0:
         if not whole:
-            bring_up(routing, wanted.state, timeout_s=0)
-            whole = not missing(routing, wanted.state)
+            whole = bring_up(routing, wanted.state, timeout_s=0)
         if (
             select.select([sys.stdin], [], [], rest if whole else min(rest, _LOOK_S))[0]
             and not sys.stdin.readline()

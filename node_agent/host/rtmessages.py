@@ -12,6 +12,7 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from node_agent.host.routing import Entry, EntryKind
 
@@ -70,6 +71,7 @@ def packed(found: Iterable[tuple[int, bytes]]) -> bytes:
     return b"".join(_ATTRIBUTE.pack(4 + len(v), k) + v + bytes(-len(v) % 4) for k, v in found)
 
 
+@lru_cache(maxsize=4096)
 def _split(entry: Entry) -> tuple[tuple[int, ...], dict[int, bytes]]:
     head = _HEADS[entry.kind]
     data = bytes.fromhex(entry.raw)

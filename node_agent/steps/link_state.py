@@ -133,33 +133,36 @@ def find_link(routing: RoutingReader, index: int) -> Link | None:
     return next((link for link in routing.links() if link.index == index), None)
 
 
-def bring_up(routing: Routing, state: LinkState, *, timeout_s: float) -> None:
-    """Give an interface its link again, and what is missing of its entries. Waits so long at most, 0: never.
+def bring_up(routing: Routing, state: LinkState, *, timeout_s: float) -> bool:
+    """Give an interface its link again, and what is missing of its entries; whether nothing was missing.
 
-    Entries depend on each other in ways that only the kernel knows: those that it does not take yet are tried
-    again after the others, and what it never takes is left for `leftovers` to tell.
+    Waits so long at most, 0: never. Entries depend on each other in ways that only the kernel knows: those that it
+    does not take yet are tried again after the others, and what it never takes is left for `leftovers` to tell.
     """
     there = {one.index: one for one in routing.links()}
     found = there.get(state.index)
     if found is None:
-        return
+        return True
     if state.carrier and not found.carrier and found.up:
         routing.set_carrier(state.index, True)
     for index in state.members:
         if index in there and not there[index].up:
             routing.set_up(index, True)
-    _put(routing, [one for one in missing(routing, state) if one.kind == "address"])
-    if timeout_s:
+    lacking = missing(routing, state)
+    if timeout_s:  # a route whose source is an IPv6 address is taken once that address is checked
+        _put(routing, [one for one in lacking if one.kind == "address"])
         routing.settle(state.members, carrier=state.carrier, timeout_s=timeout_s)
+        lacking = missing(routing, state)
+    _put(routing, [one for one in lacking if not never_by_hand(one)])
+    return not lacking
+
+
+def _put(routing: Routing, entries: Sequence[Entry]) -> None:
     for _ in range(_PASSES):
-        if not _put(routing, [one for one in missing(routing, state) if not never_by_hand(one)]):
+        refused = [one for one in entries if not _taken(routing, one)]
+        if len(refused) == len(entries):
             return
-
-
-def _put(routing: Routing, entries: Sequence[Entry]) -> bool:
-    """Whether the kernel took any."""
-    taken = [_taken(routing, one) for one in entries]
-    return any(taken)
+        entries = refused
 
 
 def _taken(routing: Routing, entry: Entry) -> bool:

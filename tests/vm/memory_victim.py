@@ -1,6 +1,7 @@
 """A program of a node that uses memory: all of its pages in turn, and some that it takes and gives back each time.
 
-Arguments: a name, MiB, and how many children do the same. It counts its turns in /run/NAME.count.
+Arguments: a name, MiB, and how many children do it instead. Turns are counted in /run/NAME.count, or those of
+each child in /run/NAME-NUMBER.count.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def main() -> None:
         os.wait()
         while True:
             time.sleep(60)
+    if children:
+        name = f"{name}-{children}"
     area, turns = taken(size), 0
     with open(f"/run/{name}.count", "w") as count:  # noqa: PTH123
         while True:

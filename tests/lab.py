@@ -21,7 +21,7 @@ from labctl.pki import LabAuthority
 from labctl.progress import PlainProgress
 from labctl.transport.ready import make_ready
 
-READY_S = 180.0
+READY_S = 420.0
 
 
 def ssh_argv(node: Node, *argv: str) -> list[str]:

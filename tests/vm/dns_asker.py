@@ -1,7 +1,7 @@
 """Asks a name server directly, as a program does that has a resolver of its own. Run as a script.
 
 Arguments: triples SERVER PROTOCOL NAME; "A" or "AAAA" may follow a name after a slash. Prints a line for each: the
-answer's code and addresses, or "timeout".
+answer's code and addresses, "timeout" or "refused".
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ def ask(server: str, protocol: str, name: str, kind: str) -> str:
                 said = sock.recv(4096)
         except TimeoutError:
             return "timeout"
+        except ConnectionRefusedError:
+            return "refused"
     number, flags, _, answers = struct.unpack_from("!HHHH", said)
     assert number == 4711
     place, found = len(query), []

@@ -44,7 +44,7 @@ def bench(lab: LabUnderTest) -> Iterator[NetBench]:
         start = "systemd-run --quiet --unit=stub python3 /tmp/dns_server.py"
         one.sh(f"{start} {v4(1)} {v6(1)}", one.far)
         one.sh(f"{start} {STUB}; echo 'nameserver {v4(1)}' > /etc/resolv.conf")
-        until("all servers answer", lambda: all(FOUR in said for said in asked(one, OTHER)))
+        until("all servers answer", lambda: all(FOUR in said for said in asked(one, OTHER)), 180)
         yield one
         one.sh(STOPPED, check=False)
 

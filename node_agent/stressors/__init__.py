@@ -5,6 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+READY_S = 60.0
+"""Starting Python takes 3 s on an emulated node that has a CPU of its own, and more where it has not."""
+
 
 def command(name: str) -> tuple[str, ...]:
     """The command line that runs one of them."""

@@ -58,7 +58,7 @@ def test_a_quota_stays_through_restarts_and_is_restored(bench: Bench) -> None:
         view = bench.inject("cpu_throttle", unit="victim", quota_percent=20)
         assert quota(bench, "victim") == "20000 100000" and quota(bench, "neighbour") == "max 100000"
         held = shares(bench, "victim", seconds=4)[0]
-        assert free > 0.6 and 0.15 < held < 0.24, (free, held)
+        assert free > 0.5 and 0.15 < held < 0.24, (free, held)
         assert beats(bench, "neighbour")[0] > 5
         found = bench.evidence(view)
         assert found.hits == found.counters["nr_throttled"] > 10 and bench.seen(view) == [True]
@@ -66,7 +66,7 @@ def test_a_quota_stays_through_restarts_and_is_restored(bench: Bench) -> None:
         until("it has its quota again", lambda: bench.evidence(view).counters["followed"] == 1, 20)
         assert 0.1 < shares(bench, "victim", seconds=4)[0] < 0.26 and bench.evidence(view).armed
         bench.recover(view)
-        assert quota(bench, "victim") == "max 100000" and shares(bench, "victim")[0] > 0.6
+        assert quota(bench, "victim") == "max 100000" and shares(bench, "victim")[0] > 0.5
         assert show(bench, "victim", "CPUQuotaPerSecUSec") == ["infinity"]
 
 
@@ -96,7 +96,7 @@ def test_a_control_group_inside_another(bench: Bench) -> None:
     before = bench.sh(SWITCHES, check=False)
     view = bench.inject("cpu_throttle", cgroup="/outer/inner", quota_percent=15)
     inner, sibling = shares(bench, f"{outer}/inner", f"{outer}/sibling", seconds=4)
-    assert 0.1 < inner < 0.19 and sibling > 0.5, (inner, sibling)
+    assert 0.1 < inner < 0.19 and sibling > 2 * inner, (inner, sibling)
     bench.recover(view)
     assert bench.sh(SWITCHES, check=False) == before
     inner, sibling = shares(bench, f"{outer}/inner", f"{outer}/sibling")
@@ -110,11 +110,12 @@ def test_a_control_group_inside_another(bench: Bench) -> None:
 
 def test_a_noisy_neighbour(bench: Bench) -> None:
     with services(bench, victim=("Restart=always", BUSY)):
-        assert shares(bench, "victim")[0] > 0.6
+        free = shares(bench, "victim")[0]
         view = bench.inject("cpu_burn", workers=2, process_name="backup", weight=300)
         group = f"/sys/fs/cgroup/groundfault-{view.id}"
         victim, burner = shares(bench, "victim", group, seconds=5)
-        assert 0.1 < victim < 0.38 and 0.5 < burner < 0.85, (victim, burner)
+        # By weight it is 100 to 300, and the agent has its part of the 100.
+        assert free > 0.5 and 0.05 < victim < 0.4 and 1.5 * victim < burner < 0.9, (free, victim, burner)
         named = bench.sh("ps -C backup -o args=").splitlines()
         assert [line.strip() for line in named] == ["backup"] * 3
         scores = bench.sh(f"for p in $(cat {group}/cgroup.procs); do cat /proc/$p/oom_score_adj; done").split()
@@ -125,7 +126,7 @@ def test_a_noisy_neighbour(bench: Bench) -> None:
         until("one is left", lambda: bench.evidence(view).counters["workers"] == 1)
         assert "1 of 2 are left" in " ".join(bench.evidence(view).notes)
         bench.recover(view)
-        assert shares(bench, "victim")[0] > 0.6 and bench.sh(f"ls -d {group}", check=False) == ""
+        assert shares(bench, "victim")[0] > 0.5 and bench.sh(f"ls -d {group}", check=False) == ""
 
     third = bench.inject("cpu_burn", load_percent=30, respawn=True)
     group = f"/sys/fs/cgroup/groundfault-{third.id}"

@@ -15,7 +15,7 @@ from node_agent.scopes import cgroup_root
 from node_agent.signs import Sign, rises
 from node_agent.steps import Step
 from node_agent.steps.helper_process import HelperProcess
-from node_agent.stressors import command
+from node_agent.stressors import READY_S, command
 
 from .cpus import CPU_LIST, cpus_in, online_cpus, shown
 from .helping import counters_of, stat_of
@@ -84,7 +84,11 @@ class CpuBurn(Fault):
             "respawn": self.respawn,
         }  # fmt: skip
         title = f"{target.workers} processes called {self.process_name} take {self.load_percent:g} % of a CPU each"
-        return (HelperProcess(name=tag, title=title, argv=command("cpu"), payload=json.dumps(payload)),)
+        return (
+            HelperProcess(
+                name=tag, title=title, argv=command("cpu"), payload=json.dumps(payload), ready_s=READY_S
+            ),
+        )
 
     def notes(self, facts: Facts, target: Target) -> PlanNotes:
         return PlanNotes(

@@ -27,7 +27,7 @@ from node_agent.signs import Sign, rises
 from node_agent.steps import Step
 from node_agent.steps.cpu_quota import UNLIMITED, CpuQuota, quota_of, switches_above
 from node_agent.steps.helper_process import HelperProcess
-from node_agent.stressors import command
+from node_agent.stressors import READY_S, command
 
 from .helping import counters_of, stat_of, text_of, unit_names
 
@@ -114,7 +114,7 @@ class CpuThrottle(GroupFields, Fault):
         }  # fmt: skip
         helper = HelperProcess(
             name=tag, title="keep the quota when the control group is made anew",
-            argv=command("keeper"), payload=json.dumps(payload),
+            argv=command("keeper"), payload=json.dumps(payload), ready_s=READY_S,
         )  # fmt: skip
         return (quota, helper)
 

@@ -18,7 +18,7 @@ from node_agent.scopes import ScopeFields, find_scope
 from node_agent.steps import Step
 from node_agent.steps.helper_process import HelperProcess
 from node_agent.steps.unit_again import UnitAgain
-from node_agent.stressors import command
+from node_agent.stressors import READY_S, command
 
 from .helping import SignalName, counters_of, is_clean, is_lethal, unit_names
 
@@ -79,7 +79,7 @@ class CrashLoop(Fault):
         }  # fmt: skip
         helper = HelperProcess(
             name=tag, title=f"{self.signal} to the main process of {unit} {self.after_s:g} s after each start",
-            argv=command("crasher"), payload=json.dumps(payload),
+            argv=command("crasher"), payload=json.dumps(payload), ready_s=READY_S,
         )  # fmt: skip
         return (UnitAgain(units=(unit,), once=False), helper)
 

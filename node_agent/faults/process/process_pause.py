@@ -20,7 +20,7 @@ from node_agent.steps.helper_process import HelperProcess
 from node_agent.steps.mark_file import MarkFile
 from node_agent.steps.stop_processes import StopProcesses
 from node_agent.steps.task_flags import Process
-from node_agent.stressors import command
+from node_agent.stressors import READY_S, command
 
 from .helping import counters_of, stat_of, text_of, unit_names
 
@@ -130,7 +130,7 @@ class ProcessPause(ScopeFields, Fault):
             payload["stop"] = [(p.pid, p.started) for p in target.processes]
         helper = HelperProcess(
             name=tag, title="keep it paused" + (" in turns" if self.run_s else ""),
-            argv=command("keeper"), payload=json.dumps(payload),
+            argv=command("keeper"), payload=json.dumps(payload), ready_s=READY_S,
         )  # fmt: skip
         return (still, helper)
 

@@ -17,7 +17,7 @@ import pytest
 from labctl.errors import LabctlError
 from tests.lab import LabUnderTest
 from tests.user import until
-from tests.vm.net_bench import PORT, NetBench, left_as_it_was, net_bench, v4
+from tests.vm.net_bench import PORT, NetBench, net_bench, v4
 from tests.vm.net_meter import Flow
 
 pytestmark = pytest.mark.vm
@@ -36,13 +36,20 @@ def bench(lab: LabUnderTest) -> Iterator[NetBench]:
 
 @pytest.fixture(autouse=True)
 def nothing_stays(bench: NetBench) -> Iterator[None]:
-    with left_as_it_was(bench):
-        yield
+    """As `left_as_it_was`, where the test itself changes what others have set up while a fault stands."""
+    before = bench.state()
+    bench.mine.clear()
+    yield
+    live = tuple(one.id for one in bench.agent.list().injections if one.id in bench.mine)
+    if live:
+        bench.agent.recover(live)
+    assert [str(one) for one in bench.agent.residue() if not one.foreign] == []
+    assert bench.state() == before
 
 
 def driven(bench: NetBench, *words: str) -> Any:
     """What the driver found."""
-    return json.loads(bench.sh(f"python3 {PLACE} {' '.join(words)}", timeout=900))
+    return json.loads(bench.sh(f"python3 {PLACE} {' '.join(words)}", timeout=1800))
 
 
 FOREIGN = """
@@ -122,7 +129,7 @@ def test_flows_of_others_lose_nothing_while_shapes_come_and_go(bench: NetBench) 
     flows = [f"{v4(n)}/{PORT}/64" for n in range(3)]
     changes = 0
     with ThreadPoolExecutor(1) as pool:
-        measured: Future[list[Flow]] = pool.submit(bench.udp, flows, 4000, 3.0, 2000)
+        measured: Future[list[Flow]] = pool.submit(bench.udp, flows, 5000, 4.0, 2000)
         while not measured.done():
             late = bench.inject("packet_delay", delay_ms=200, peers=[v4(2)], direction="out", seed=changes)
             more = bench.inject("packet_duplicate", duplicate_percent=9, ports=str(PORT + 3), seed=changes)
@@ -131,9 +138,9 @@ def test_flows_of_others_lose_nothing_while_shapes_come_and_go(bench: NetBench) 
             changes += 1
         nobody, other, mine = measured.result()
     told = f"{changes} times\n{nobody}\n{other}\n{mine}"
-    assert changes >= 2 and nobody.whole and other.whole and 38 <= other.median_ms <= 40 + NOISE_MS, told
+    assert changes >= 1 and nobody.whole and other.whole and 38 <= other.median_ms <= 40 + NOISE_MS, told
     assert not mine.lost and any(ms > 190 for ms in mine.times_ms) and any(ms < 100 for ms in mine.times_ms), told
-    assert bench.evidence(stays).counters["matched"] == 4000
+    assert bench.evidence(stays).counters["matched"] == 5000
     bench.recover(stays)
 
 

@@ -142,15 +142,17 @@ def test_a_lost_carrier_keeps_addresses_and_routes(bench: NetBench) -> None:
 
 def test_a_link_that_flaps(bench: NetBench) -> None:
     losses = number(bench, "carrier_down_count")
+    bench.sh("setsid ping -n -q -i 0.1 fd77::2 > /run/pinged 2>&1 < /dev/null & echo $! > /run/pinging")
     view = bench.inject("link_flap", interface="lan", down_s=1, up_s=3, seed=5)
     said = bench.sh("cd /sys/class/net/lan; ip -ts -o monitor link dev lan > /run/monitored & looking=$!; "
-                    "ping -n -q -i 0.1 fd77::2 > /run/pinged 2>&1 & pinging=$!; a=$(cat carrier_down_count); n=0; "
+                    "a=$(cat carrier_down_count); n=0; "
                     "while [ $(($(cat carrier_down_count) - a)) -lt 4 ] && [ $n -lt 300 ]; do "
                     "ip route show 10.9.0.0/16 >> /run/routed; sleep 0.2; n=$((n + 1)); done; "
-                    "kill $looking; kill -INT $pinging; wait; grep -o '[0-9.]*% packet loss' /run/pinged; "
-                    "sort -u /run/routed; cat /run/monitored; cd /run; rm monitored pinged routed")  # fmt: skip
+                    "kill $looking; kill -INT $(cat /run/pinging); sleep 0.5; "
+                    "grep -o '[0-9.]*% packet' /run/pinged; sort -u /run/routed; "
+                    "cat /run/monitored; cd /run; rm monitored ping* routed")  # fmt: skip
     loss, *_ = said.split("%")
-    assert 10 <= float(loss) <= 70, "a quarter of the time, and until addresses are checked and neighbours found"
+    assert 3 <= float(loss) <= 70, "a quarter of the time, and until addresses are checked; not before"
     assert "proto static src 10.77.0.11 metric 77 mtu 1400" in said, "what it forgets comes back each time"
     down, up = phases(said)
     assert down and up and min(down) >= 0.95 and min(up) >= 2.8, (down, up)
@@ -164,11 +166,11 @@ def test_a_link_that_flaps(bench: NetBench) -> None:
 
 
 def phases(monitored: str) -> tuple[list[float], list[float]]:
-    """How long the link was down each time, and up in between, in seconds, by `ip monitor`."""
+    """How long the link was down each time, and up in between, in seconds, by `ip monitor` from a change on."""
     events = re.findall(r"^\[(\S+?)\] .*\bstate (UP|DOWN)\b", monitored, re.MULTILINE)
     changes = [(dt.datetime.fromisoformat(at), state) for at, state in events]
     kept = [one for before, one in itertools.pairwise([(None, ""), *changes]) if one[1] != before[1]]
-    spans = [((b[0] - a[0]).total_seconds(), a[1]) for a, b in itertools.pairwise(kept)]
+    spans = [((b[0] - a[0]).total_seconds(), a[1]) for a, b in itertools.pairwise(kept[1:])]
     return [s for s, state in spans if state == "DOWN"], [s for s, state in spans if state == "UP"]
 
 
@@ -208,10 +210,10 @@ def test_a_wrong_link_layer_address(bench: NetBench) -> None:
 
 
 def test_a_neighbour_that_takes_over_an_address(bench: NetBench) -> None:
-    """Case 35: who asks again finds the right one; who believes what it knows does not."""
+    """Who asks again finds the right one; who believes what it knows does not."""
     answers(bench, FAR4)
     bench.sh(f"ip neigh replace {OTHER4} lladdr 02:00:00:00:01:02 dev lan nud stale")
-    view = bench.inject("arp_poison", peers=[FAR4], holder=OTHER4, lasting="reachable")
+    view = bench.inject("arp_poison", peers=[FAR4], holder=OTHER4)
     assert "02:00:00:00:01:02" in bench.sh(f"ip neigh show {FAR4} dev lan")
     assert answers(bench, FAR4) == ["silence"]
     bench.sh(f"ip neigh del {FAR4} dev lan; ip neigh del {OTHER4} dev lan")

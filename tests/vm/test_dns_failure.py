@@ -121,7 +121,7 @@ def test_one_of_two_answers_is_lost_and_it_takes_five_seconds(bench: NetBench) -
 
 def test_one_unit_also_after_its_restart_and_caches_forget(bench: NetBench) -> None:
     """A unit that asks again and again; a program in the place of resolvectl notes that it is told to forget."""
-    bench.sh(f"mkdir -p {RESOLVED}; touch {RESOLVED}/stub-resolv.conf; "
+    bench.sh(f"rm -f {FLUSHED}; mkdir -p {RESOLVED}; touch {RESOLVED}/stub-resolv.conf; "
              f"printf '#!/bin/sh\\necho $1 >> {FLUSHED}\\n' > {RESOLVECTL}; chmod 755 {RESOLVECTL}")  # fmt: skip
     questions = f"{v4(1)} udp {CHOSEN} {STUB} tcp {CHOSEN}"
     script = (

@@ -300,7 +300,7 @@ def narrow_range(bench: NetBench) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("narrow_range")
-def test_no_port_is_left_towards_one_end_or_towards_all(bench: NetBench, lab: LabUnderTest) -> None:
+def test_no_port_is_left_towards_one_end_or_towards_all(bench: NetBench) -> None:
     ends = (f"{v4(1)}/{ECHO}", f"{v4(1)}/{OTHER}", f"{v4(0)}/{ECHO}", f"{v6(1)}/{ECHO}")
     view = bench.inject("ports_exhausted")
     until("nobody gets a port", lambda: connects(bench, *ends) == ["EADDRNOTAVAIL"] * 4, 120)
@@ -314,7 +314,7 @@ def test_no_port_is_left_towards_one_end_or_towards_all(bench: NetBench, lab: La
     assert held.say() == {"four": "ok"}
     seen = bench.sh(f"ss -tnH sport = {ECHO} src {v4(1)} | wc -l", bench.far)
     assert int(seen) < 10, "no packet has left for the others"
-    killed(bench, lab, view)
+    bench.recover(view)
     left = bench.sh(f"ss -tanH dst {v4(1)} dport = {ECHO} | wc -l")
     assert int(left) <= 3, "not even TIME_WAIT, but for the victims' own"
     assert connects(bench, *ends) == ["ok"] * 4

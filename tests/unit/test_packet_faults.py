@@ -13,7 +13,9 @@ from node_agent.errors import Refusal
 from node_agent.fault import build_fault
 from node_agent.faults.network.chances import bursts_of, chance_for
 from node_agent.faults.network.shaping import ShapedFault
+from node_agent.host.rtlinks import qdisc_of
 from node_agent.lanes import LaneCounters
+from node_agent.lanes.qdiscs import qdiscs_of, same
 from node_agent.shape import Shape
 from tests.vm import net_meter
 from tests.vm.net_meter import Echo, Flow
@@ -173,6 +175,15 @@ def test_netem_hits_the_share_that_was_wanted(percent: float, correlation: float
 
 def test_without_correlation_and_at_the_ends_the_chance_is_the_share() -> None:
     assert (chance_for(10, 0), chance_for(100, 90), chance_for(0, 90)) == (10, 100, 0)
+
+
+def test_what_verifies_checksums_is_no_difference_of_a_lane_that_corrupts() -> None:
+    for shape, is_same in ((Shape(corrupt_percent=5), True), (Shape(loss_percent=5), False)):
+        wanted = qdiscs_of(shape, 1500)
+        assert (
+            same(wanted, wanted)
+            and same(wanted, (*wanted, qdisc_of("clsact", 0xFFFF0000, 0xFFFFFFF1, b""))) is is_same
+        )
 
 
 def test_bursts_of_a_mean_length_make_up_the_share() -> None:

@@ -15,8 +15,8 @@ class UnitAgain(Step):
     """Changes nothing at first; reverting starts these units where they ran before and do not run now.
 
     A unit that an administrator has stopped meanwhile stays stopped: its last job since the injection is a stop,
-    by the system's journal. So does one that is masked, or that systemd has forgotten. `once`: also one that has run
-    again since, because then it ended of something else; its invocation is another one (systemd.exec(5)).
+    by the system's journal. So does one that is masked, or that systemd has forgotten. `once`: also one that has
+    run again since, because then it ended of something else; its invocation is another one (systemd.exec(5)).
     Not `once`: systemd forgets how often the unit was started of late, so that the start limit, which counts the
     fault's doing, does not end it after the recovery.
 

@@ -24,7 +24,8 @@ class SimulatedSpace:
         self._h = host
 
     def _left(self, what: str, otherwise: int) -> int:
-        texts = [text for path, text in self._h.kernel.texts.items() if path.startswith(("/srv/data/", "/dev/shm/"))]
+        places = ("/srv/data/", "/dev/shm/")
+        texts = [text for path, text in self._h.kernel.texts.items() if path.startswith(places)]
         return min([int(t.removeprefix(what)) for t in texts if t.startswith(what)] + [otherwise])
 
     def room(self, path: str) -> Room:

@@ -13,6 +13,7 @@ from node_agent.catalog import make_fault
 from node_agent.errors import ApplyError, ConflictError, Refusal
 from node_agent.injector import Injector
 from node_agent.steps.cgroup_limit import CgroupLimit
+from node_agent.steps.group_kill import GroupKill
 from node_agent.steps.oom_score import OomScore
 from node_agent.steps.poisoned_page import PoisonedPage
 from node_agent.steps.swap_file import SwapFile
@@ -75,6 +76,40 @@ class TestLimit:
     def test_the_root_has_none(self) -> None:
         with pytest.raises(ValueError, match="below the root"):
             CgroupLimit(group="/sys/fs/cgroup/../x", file="pids.max", value=1)
+
+
+def test_nobody_else_of_a_group_is_killed(host: SimulatedHost, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the limit is written the others cannot be chosen; an agent that dies then leaves that to the next."""
+    texts = host.kernel.texts
+    texts[f"{GROUP}/cgroup.procs"] = "700\n701\n"
+    texts["/proc/700/oom_score_adj"] = "-17"
+    step = GroupKill(group=GROUP, file="memory.max", value=4 << 20, unit="cron.service", pid=701)
+    undo = step.capture(host)
+    assert list(undo["others"]) == ["700"]
+    seen = []
+    write = host.write_text
+
+    def watched(path: str, text: str) -> None:
+        if path == step.path:
+            seen.append((texts["/proc/700/oom_score_adj"], texts["/proc/701/oom_score_adj"]))
+        write(path, text)
+
+    monkeypatch.setattr(host, "write_text", watched)
+    step.apply(host)
+    assert seen == [("-1000", "0")] and texts["/proc/700/oom_score_adj"] == "-17" and step.stands(host)
+    texts["/proc/700/oom_score_adj"] = "-1000"  # as where the agent has ended in between
+    assert any("700" in text for text in step.leftovers(host, undo))
+    for _ in range(2):
+        step.revert(host, undo)
+        assert texts["/proc/700/oom_score_adj"] == "-17" and read_max(host) == "max"
+        assert step.leftovers(host, undo) == ()
+    texts["/proc/700/oom_score_adj"] = "-1000"
+    step.revert(host, {**undo, "others": {"700": [1, "-17"]}})
+    assert texts["/proc/700/oom_score_adj"] == "-1000", "a later process of that number is not meant"
+
+
+def read_max(host: SimulatedHost) -> str:
+    return host.read_text(f"{GROUP}/memory.max")
 
 
 def test_a_later_process_of_the_same_number_is_not_marked_back(host: SimulatedHost) -> None:

@@ -15,6 +15,8 @@ from node_agent.host import Reader
 from node_agent.scopes import ScopeFields, cgroup_root, find_scope
 from node_agent.signs import Sign, in_log
 from node_agent.steps import Step
+from node_agent.steps.cgroup_limit import CgroupLimit
+from node_agent.steps.group_kill import GroupKill
 from node_agent.steps.mark_file import MarkFile
 from node_agent.steps.oom_score import OomScore
 from node_agent.steps.task_flags import start_of
@@ -140,7 +142,10 @@ class OomKill(GroupFields, Fault):
             title = "take memory until the kernel kills somebody"
             helper = stressor(tag, "memory", title, {"mode": "exhaust"}, claims=(NODE_MEMORY,), ready_s=READY_S)
             return (*first, helper)
-        limits = [limit(target.group, "memory.max", target.limit)]
+        kill = GroupKill(
+            **limit(target.group, "memory.max", target.limit).model_dump(exclude={"kind"}), pid=target.pid
+        )
+        limits: list[CgroupLimit] = [kill]
         if target.swaps:
             limits.insert(0, limit(target.group, "memory.swap.max", 0))
         return (*first, *limits, keeper(tag, target.group, limits))

@@ -38,7 +38,7 @@ class UnitAgain(Step):
     def capture(self, reader: Reader) -> Undo:
         ran = {unit: reader.services.state(unit) for unit in self.units}
         runs = {unit: state.invocation for unit, state in ran.items() if state.runs}
-        return {"runs": runs, "mark": reader.services.mark()}
+        return {"runs": runs, "mark": reader.services.mark(), "boot": reader.boot_id()}
 
     def apply(self, host: Host) -> None:
         """Nothing to do."""
@@ -67,8 +67,10 @@ class UnitAgain(Step):
             return False
         if undo is None:
             return now.active == "failed"
-        if now.unit not in undo["runs"]:
+        if now.unit not in undo["runs"] or undo["boot"] != reader.boot_id():
             return False
-        if not now.invocation or (self.once and now.invocation != undo["runs"][now.unit]):
-            return False  # it has not run since the boot, or has run again
-        return reader.services.last_job(now.unit, undo["mark"]) != _ASKED_TO_STOP
+        if self.once and now.invocation not in ("", undo["runs"][now.unit]):
+            return False
+        job = reader.services.last_job(now.unit, undo["mark"])
+        # systemd forgets the invocation of a unit that has ended well. A start that it does by itself is a job.
+        return not job if self.once and not now.invocation else job != _ASKED_TO_STOP

@@ -22,16 +22,18 @@ from dataclasses import dataclass
 
 TURN_S = 0.1
 ASK_S = 0.5
+AGAIN_S = 2.0
 _ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C"}
 
 
 @dataclass
 class Victim:
-    """A main process, by descriptor. `since` is when it started, in seconds since boot."""
+    """A main process, by descriptor. `due`: when it is to be killed, in seconds since boot; `shot`: it was."""
 
     pid: int
     fd: int
-    since: float
+    due: float
+    shot: bool = False
 
     def has_ended(self) -> bool:
         return bool(select.select([self.fd], [], [], 0)[0])
@@ -47,15 +49,15 @@ def main_pid(unit: str) -> int:
         return 0
 
 
-def catch(pid: int) -> Victim | None:
-    """That process, if it lives."""
+def catch(pid: int, after_s: float) -> Victim | None:
+    """That process, if it lives, to be killed so long after its start."""
     if pid <= 1:  # systemd says 0 while there is none, and kill(2) takes that for ourselves
         return None
     with suppress(OSError):
         fd = os.pidfd_open(pid)
         with open(f"/proc/{pid}/stat") as file:  # noqa: PTH123
             started = int(file.read().rpartition(")")[2].split()[19])
-        return Victim(pid, fd, started / os.sysconf("SC_CLK_TCK"))
+        return Victim(pid, fd, started / os.sysconf("SC_CLK_TCK") + after_s)
     return None
 
 
@@ -68,7 +70,7 @@ def populated(folder: str) -> bool:
 
 @dataclass
 class Crasher:
-    """Kills, and counts. `starts` are the main processes it has seen, `kills` those it has killed."""
+    """Kills, and counts. `starts` are the main processes it has seen, `kills` those it has shot at."""
 
     unit: str
     folder: str
@@ -90,15 +92,16 @@ class Crasher:
             os.close(self.victim.fd)
             self.victim = None
         if self.victim is None and populated(self.folder) and time.monotonic() - self.asked >= ASK_S:
-            self.victim = catch(main_pid(self.unit))
+            self.victim = catch(main_pid(self.unit), self.after_s)
             self.asked = time.monotonic() if self.victim is None else 0.0
             self.starts += self.victim is not None
-        if self.victim is not None and time.clock_gettime(time.CLOCK_BOOTTIME) >= self.victim.since + self.after_s:
+        now = time.clock_gettime(time.CLOCK_BOOTTIME)
+        if self.victim is not None and now >= self.victim.due:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self.victim.fd, self.number)
-                self.kills += 1
-            # One that survives a signal it can handle gets it again after the same time.
-            self.victim.since = time.clock_gettime(time.CLOCK_BOOTTIME)
+                self.kills += not self.victim.shot
+            # One that survives a signal which it can handle gets it again, and so does one that takes long to die.
+            self.victim.shot, self.victim.due = True, now + max(self.after_s, AGAIN_S)
 
 
 def main() -> int:

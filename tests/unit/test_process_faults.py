@@ -165,24 +165,29 @@ class FakeServices(sim.SimulatedServices):
         (replace(RAN, active="inactive"), "stop", False, []),
         (replace(DEAD, invocation="two"), "", True, []),
         (replace(DEAD, invocation="two"), "", False, ["forget and start"]),
-        (replace(DEAD, invocation=""), "", True, []),
+        (replace(RAN, active="inactive", invocation=""), "", True, ["start"]),
+        (replace(RAN, active="inactive", invocation=""), "start", True, []),
+        (replace(RAN, active="inactive", invocation=""), "start", False, ["forget and start"]),
         (replace(DEAD, load="masked"), "", True, []),
         (replace(DEAD, load="not-found", active="inactive"), "", True, []),
     ],
 )
 def test_which_units_run_again(host: SimulatedHost, now: UnitState, job: str, once: bool, done: list[str]) -> None:
-    undo: Undo = {"runs": {"a.service": "one"}, "mark": "s=1"}
+    undo: Undo = {"runs": {"a.service": "one"}, "mark": "s=1", "boot": host.boot_id()}
     host.services = units = FakeServices(host, now, job)
     step = UnitAgain(units=("a.service",), once=once)
     step.revert(host, undo)
     assert units.done == done and step.leftovers(host, undo) == ()
     step.revert(host, undo)
     assert [word for word in units.done if "start" in word] == [word for word in done if "start" in word]
+    units.now, units.done = now, []
+    step.revert(host, {**undo, "boot": "another"})
+    assert "start" not in " ".join(units.done), "who starts units is systemd, when it boots"
 
 
 def test_a_unit_that_did_not_run_is_not_started(host: SimulatedHost) -> None:
     host.services = units = FakeServices(host, DEAD, "")
-    UnitAgain(units=("a.service",), once=False).revert(host, {"runs": {}, "mark": ""})
+    UnitAgain(units=("a.service",), once=False).revert(host, {"runs": {}, "mark": "", "boot": host.boot_id()})
     assert units.done == []
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
+from secrets import token_hex
 
 import pytest
 
@@ -15,8 +15,6 @@ from tests.vm.disks import Bench, disk_bench
 from tests.vm.services import BUSY, COUNTS, GROUPS, beats, group_of, services, shares, show
 
 pytestmark = pytest.mark.vm
-
-_NUMBERS = itertools.count(1)
 
 SYSTEM = "/sys/fs/cgroup/system.slice"
 LEFT_BY_SYSTEMD = "/run/systemd/system.control /etc/systemd/system.control"
@@ -48,7 +46,7 @@ def quota(bench: Bench, unit: str) -> str:
 def refused(bench: Bench, fault: str, **parameters: object) -> str:
     """What is said when a fault is not planted."""
     with pytest.raises(LabctlError) as refusal:
-        bench.agent.apply(f"refused-{next(_NUMBERS)}", fault, parameters, 60)
+        bench.agent.apply(f"refused-{token_hex(4)}", fault, parameters, 60)
     return f"{refusal.value} {refusal.value.hint}"
 
 

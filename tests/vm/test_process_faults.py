@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterator
+from secrets import token_hex
 
 import pytest
 
@@ -14,8 +14,6 @@ from tests.vm.disks import Bench, disk_bench
 from tests.vm.services import COUNTS, GROUPS, beats, becomes, main_pid, services, show
 
 pytestmark = pytest.mark.vm
-
-_NUMBERS = itertools.count(1)
 
 ALWAYS = "Restart=always\nRestartSec=100ms"
 FREEZE = f"{GROUPS}/victim.service/cgroup.freeze"
@@ -55,7 +53,7 @@ def state_of(bench: Bench, pid: int) -> str:
 def refused(bench: Bench, fault: str, **parameters: object) -> str:
     """What is said when a fault is not planted."""
     with pytest.raises(LabctlError) as refusal:
-        bench.agent.apply(f"refused-{next(_NUMBERS)}", fault, parameters, 60)
+        bench.agent.apply(f"refused-{token_hex(4)}", fault, parameters, 60)
     return f"{refusal.value} {getattr(refusal.value, 'hint', '')}"
 
 

@@ -309,8 +309,8 @@ def test_no_port_is_left_towards_one_end_or_towards_all(bench: NetBench) -> None
     held = Held(bench, "ports", four=f"{v4(1)}/{ECHO}")
     view = bench.inject("ports_exhausted", address=v4(1), port=ECHO)
     assert connects(bench, *ends) == ["EADDRNOTAVAIL", "ok", "ok", "ok"]
-    taken = bench.sh(f"ss -tnH state established dst {v4(1)} dport = {ECHO} | wc -l")
-    assert int(taken) == 2000 and bench.evidence(view).counters["held"] == 1999, "one is the victim's own"
+    taken = int(bench.sh(f"ss -tnH state established dst {v4(1)} dport = {ECHO} | wc -l"))
+    assert 1980 < taken <= 2000 and bench.evidence(view).counters["held"] == taken - 1, "one is the victim's own"
     assert held.say() == {"four": "ok"}
     seen = bench.sh(f"ss -tnH sport = {ECHO} src {v4(1)} | wc -l", bench.far)
     assert int(seen) < 10, "no packet has left for the others"

@@ -9,7 +9,6 @@ import pytest
 from labctl.errors import LabctlError
 from labctl.lab.model import LabOptions
 from tests.lab import LabUnderTest, lab_up, state_home
-from tests.user import until
 from tests.vm.disks import Bench, disk_bench
 from tests.vm.services import COUNTS, beats, services, show
 
@@ -69,8 +68,8 @@ def test_one_that_somebody_brings_back(bench: Bench) -> None:
     found = bench.evidence(view)
     assert not found.armed and "somebody has brought it back" in " ".join(found.notes)
     bench.recover(view)
+    assert bench.agent.residue() == ()
     bench.sh("echo 0 > /sys/devices/system/cpu/cpu1/online")
     with pytest.raises(LabctlError, match="CPU 1 is offline already"):
         bench.inject("cpu_offline")
     bench.sh("echo 1 > /sys/devices/system/cpu/cpu1/online")
-    until("nothing is left", lambda: bench.agent.residue() == (), 30)

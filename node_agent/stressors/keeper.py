@@ -29,7 +29,10 @@ _GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 @dataclass
 class Keeper:
-    """What is to be kept, and how often it was set. `folders` that were gone and are back count as followed."""
+    """What is to be kept, and how often it was set: "followed" in a control group that was made anew.
+
+    `seen` is which control group each file was last set in, 0 for none.
+    """
 
     values: Mapping[str, str]
     switches: Sequence[str] = ()
@@ -37,7 +40,7 @@ class Keeper:
     rest: str = ""
     descriptors: Sequence[int] = ()
     inside: Sequence[tuple[str, str]] = ()
-    missing: set[str] = field(default_factory=set)
+    seen: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=lambda: {"pauses": 0, "followed": 0, "set_again": 0})
 
     def hold(self) -> None:
@@ -48,26 +51,32 @@ class Keeper:
             found = read(path)
             if found == value:
                 continue
-            if not os.path.isdir(os.path.dirname(path)):  # noqa: PTH112, PTH120
-                self.missing.add(path)
+            here = identity(path)
+            if not here:
+                self.seen[path] = 0
                 continue
             for switch in self.switches:
                 if self.controller not in read(switch).split():
                     write(switch, f"+{self.controller}")
             if write(path, value):
-                new = path in self.missing
-                self.missing.discard(path)
-                self.counters["followed" if new else "set_again"] += 1
+                self.counters["set_again" if self.seen.get(path) == here else "followed"] += 1
+                self.seen[path] = here
 
     def pause(self, on: bool) -> None:
         """Set them all, or let them rest."""
         self.counters["pauses"] += on
         for path, value in self.values.items():
-            if not write(path, value if on else self.rest):
-                self.missing.add(path)
+            self.seen[path] = identity(path) if write(path, value if on else self.rest) else 0
         for fd in self.descriptors:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(fd, signal.SIGSTOP if on else signal.SIGCONT)
+
+
+def identity(path: str) -> int:
+    """The number of the folder that a file is in; no two control groups ever have the same. 0: it is gone."""
+    with suppress(OSError):
+        return os.stat(os.path.dirname(path)).st_ino  # noqa: PTH116, PTH120
+    return 0
 
 
 def read(path: str) -> str:

@@ -60,7 +60,7 @@ def test_a_quota_stays_through_restarts_and_is_restored(bench: Bench) -> None:
         found = bench.evidence(view)
         assert found.hits == found.counters["nr_throttled"] > 10 and bench.seen(view) == [True]
         bench.sh("systemctl restart victim; systemctl daemon-reload")
-        until("it has its quota again", lambda: bench.evidence(view).counters["followed"] == 1, 20)
+        until("it has its quota again", lambda: bench.evidence(view).counters["followed"] >= 1, 20)
         assert 0.1 < shares(bench, "victim", seconds=4)[0] < 0.26 and bench.evidence(view).armed
         bench.recover(view)
         assert quota(bench, "victim") == "max 100000" and shares(bench, "victim")[0] > 0.5

@@ -137,13 +137,10 @@ class Engine:
                 raise
 
     def hold(self, tag: str, expires: float) -> None:
-        """Let a rule bite until `expires`, seconds since boot. Absent is fine.
-
-        The programs read the kernel's boot clock, which may go at another rate than the hardware's.
-        """
+        """Let a rule bite until `expires`, seconds since boot. Absent is fine."""
         with self._lock:
             if self._table and tag in self._table.tags():
-                self._table.hold(tag, _now_ns() + int((expires - steady_s()) * 1e9))
+                self._table.hold(tag, deadline_ns(expires, steady_s(), _now_ns()))
 
     def remove(self, tag: str) -> None:
         """Take a rule out, and detach what no other rule needs. Absent is fine."""
@@ -230,6 +227,14 @@ def _allow_descriptors(wanted: int) -> None:
     most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def deadline_ns(expires: float, steady: float, now_ns: int) -> int:
+    """When a rule ends by the kernel's boot clock, which may go at another rate than the hardware's.
+
+    Never below 0: the kernel reads it without a sign, and would take that for centuries.
+    """
+    return max(0, now_ns + int((expires - steady) * 1e9))
 
 
 def _now_ns() -> int:

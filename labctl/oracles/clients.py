@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pydantic import BaseModel, ConfigDict, Field
 
 from labctl.run.ledger import Line, replay
-from labctl.run.verdict import Finding, Outcome, worst
+from labctl.run.oracle import Oracle, Seen, Window
+from labctl.run.verdict import Aspect, Finding, Outcome, worst
 
 ANSWERED = frozenset({"ok", "refused"})
 """Answers of a service that does its work: a flight that is sold out is no outage."""
@@ -110,3 +111,22 @@ def _late(lines: Sequence[Line], share: float) -> float:
         return math.nan
     times = sorted(line.ended_s - line.due_s if line.answer in ANSWERED else math.inf for line in lines)
     return times[max(0, math.ceil(share * len(times)) - 1)]
+
+
+class Clients(Oracle):
+    """Clients are served as `objectives` promise, over the window and until oracles begin to look: what these cost
+    is the lab's, not the service's.
+    """
+
+    objectives: Objectives
+
+    @property
+    def name(self) -> str:
+        return "clients"
+
+    @property
+    def aspect(self) -> Aspect:
+        return "objective"
+
+    def judge(self, before: Seen, after: Seen, window: Window) -> Finding:
+        return clients(window.lines, self.objectives, window.begin_s, window.looked)

@@ -7,6 +7,7 @@ oracle looks at the gate (how it was when all was well) and after the repair; it
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from pydantic import BaseModel, ConfigDict
@@ -17,6 +18,9 @@ from labctl.run.verdict import Aspect, Finding, Outcome
 
 Seen = Mapping[str, Any]
 """What an oracle saw, as JSON data."""
+
+AT_ONCE = 4
+"""Oracles that look at the same time; each may ask all nodes at once, and an SSH connection has ten sessions."""
 
 
 class Output(Protocol):
@@ -31,7 +35,7 @@ class Output(Protocol):
 
 
 class Lookout(Protocol):
-    """The lab as oracles see it: nothing here changes anything."""
+    """The lab as oracles see it: nothing here changes anything. Oracles ask it from several threads at once."""
 
     @property
     def nodes(self) -> tuple[str, ...]: ...
@@ -40,13 +44,22 @@ class Lookout(Protocol):
 
 
 class Window(BaseModel):
-    """The time over which things have to hold, in seconds since the start of the load, and the load's ledger."""
+    """The time over which things have to hold, in seconds since the start of the load, and the load's ledger.
+
+    `looked_s`: when the oracles began to look; they were done by `end_s`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     begin_s: float
     end_s: float
+    looked_s: float | None = None
     lines: tuple[Line, ...] = ()
+
+    @property
+    def looked(self) -> float:
+        """When the oracles began to look; the end, where nobody said."""
+        return self.end_s if self.looked_s is None else self.looked_s
 
 
 class Oracle(BaseModel):
@@ -63,6 +76,11 @@ class Oracle(BaseModel):
     def aspect(self) -> Aspect:
         """What its finding is about."""
         raise NotImplementedError
+
+    @property
+    def alone(self) -> bool:
+        """Whether it measures what other oracles would disturb by looking at the same time."""
+        return False
 
     def look(self, lab: Lookout) -> Seen:
         """What is there now. Raises :class:`LabctlError` where it cannot see."""
@@ -87,17 +105,25 @@ class Sight(BaseModel):
 
 
 def look_all(oracles: Sequence[Oracle], lab: Lookout) -> Sight:
-    """Let all oracles look. One that cannot, or crashes, is blind: that is never the fault of the service."""
-    seen: dict[str, Seen] = {}
-    blind: dict[str, str] = {}
-    for oracle in oracles:
-        try:
-            seen[oracle.name] = oracle.look(lab)
-        except LabctlError as error:
-            blind[oracle.name] = error.message
-        except Exception as error:  # noqa: BLE001 - a bug in an oracle is UNKNOWN, and is told
-            blind[oracle.name] = _crash(error)
-    return Sight(seen=seen, blind=blind)
+    """Let all oracles look, several at once after those that have to be alone. One that cannot, or crashes, is
+    blind: that is never the fault of the service.
+    """
+    found = {oracle.name: _look(oracle, lab) for oracle in oracles if oracle.alone}
+    with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="oracle") as pool:
+        others = [oracle for oracle in oracles if not oracle.alone]
+        found |= zip([o.name for o in others], pool.map(lambda oracle: _look(oracle, lab), others), strict=True)
+    seen = {o.name: found[o.name][0] for o in oracles if not found[o.name][1]}
+    return Sight(seen=seen, blind={o.name: found[o.name][1] for o in oracles if found[o.name][1]})
+
+
+def _look(oracle: Oracle, lab: Lookout) -> tuple[Seen, str]:
+    """What it saw, and why it could not see."""
+    try:
+        return oracle.look(lab), ""
+    except LabctlError as error:
+        return {}, error.message
+    except Exception as error:  # noqa: BLE001 - a bug in an oracle is UNKNOWN, and is told
+        return {}, _crash(error)
 
 
 def judge_all(oracles: Sequence[Oracle], before: Sight, after: Sight, window: Window) -> tuple[Finding, ...]:

@@ -120,6 +120,7 @@ class _Episode:
     def __init__(self, problem: Problem, world: World, diary: Diary, timing: Timing) -> None:
         self.problem, self.world, self.diary, self.timing = problem, world, diary, timing
         self.declared = False
+        self.looked_s = 0.0
         self.diagnosis: Diagnosis | None = None
 
     def through(self) -> Verdict:
@@ -176,23 +177,44 @@ class _Episode:
         return judge_all(self.problem.oracles, before, self._look(when), self._window(begin))
 
     def _look(self, when: str) -> Sight:
+        self.looked_s = self.world.load.now_s()
         sight = look_all(self.problem.oracles, self.world.lab)
         self.diary.sight(when, sight)
         return sight
 
     def _window(self, begin_s: float) -> Window:
         load = self.world.load
-        window = Window(begin_s=begin_s, end_s=load.now_s(), lines=tuple(load.lines()))
-        self.diary.event("window", begin_s=window.begin_s, end_s=window.end_s)
+        window = Window(begin_s=begin_s, end_s=load.now_s(), looked_s=self.looked_s, lines=tuple(load.lines()))
+        self.diary.event("window", begin_s=window.begin_s, looked_s=window.looked_s, end_s=window.end_s)
         return window
 
     def _plant(self, planted: Planted) -> str:
+        if planted.finds:
+            try:
+                planted = planted.found(self._printed(planted.node, planted.finds[1]))
+            except ValueError as error:
+                raise Void(f"{planted.node}: where to plant it makes no sense: {error}") from None
+        if planted.first:
+            self.world.challenge(planted.node, planted.first)
         injection = self.world.plant(planted)
         self.diary.event("planted", fault=planted.name, node=planted.node, injection=injection)
+        if planted.then:
+            self.world.challenge(planted.node, planted.then)
         return injection
 
+    def _printed(self, node: str, script: str) -> str:
+        done = self.world.lab.sh(node, script)
+        if done.status or not done.stdout.strip():
+            raise Void(f"{node}: where to plant it could not be found: {done.stderr.strip() or done.status}")
+        return done.stdout.strip()
+
+    def _bites(self, planted: Planted, injection: str) -> bool:
+        if planted.shows:
+            return self.world.lab.sh(planted.node, planted.shows).status == 0
+        return self.world.hits(injection) > 0
+
     def _first_hit(self, planted: Planted, injection: str) -> None:
-        if not self._until(lambda: self.world.hits(injection) > 0, planted.bites_within_s):
+        if not self._until(lambda: self._bites(planted, injection), planted.bites_within_s):
             raise Void(f"{planted.name} on {planted.node} did not bite within {planted.bites_within_s:g} s")
         self.diary.event("bitten", injection=injection, hits=self.world.hits(injection))
 

@@ -17,6 +17,9 @@ Surface = Literal["confined", "shell", "root"]
 """Only the tools of the interface; an on-call account with the rights of an operator; root."""
 
 Mode = Literal["single", "concurrent", "correlated", "metastable", "no_fault"]
+Noise = Literal["calm", "usual", "heavy"]
+"""How much goes on beside the faults that has nothing to do with them."""
+
 DEFAULT_LIMIT_S = 1800.0
 
 
@@ -30,6 +33,11 @@ class Planted(_Value):
     `ends_after_s`: it ends by itself after so long, as the trigger of a metastable failure does; 0: it stays until
     the episode is over, or a repair ends it. `bites_within_s`: how long it may take to its first hit; without one
     the run is void.
+
+    Scripts run on the node as root. `finds`: a parameter, and a script that prints its value, such as the file
+    that a table is in. `first` and `then` run right before and right after: what makes the fault matter, such as a
+    restart that empties caches. `shows`: it ends with 0 once the fault is felt; it counts instead of the hits, for
+    faults that count none and for those where a hit alone hurts nobody.
     """
 
     fault: BaseModel
@@ -37,6 +45,10 @@ class Planted(_Value):
     at_s: float = Field(default=0.0, ge=0)
     ends_after_s: float = Field(default=0.0, ge=0)
     bites_within_s: float = Field(default=60.0, gt=0)
+    finds: tuple[str, str] | None = None
+    first: str = ""
+    then: str = ""
+    shows: str = ""
 
     @field_validator("fault")
     @classmethod
@@ -55,6 +67,12 @@ class Planted(_Value):
         """Its parameters as JSON data."""
         return self.fault.model_dump(mode="json")
 
+    def found(self, value: str) -> Planted:
+        """The same, with the value of the parameter that it finds. Raises :class:`ValueError` for a bad one."""
+        assert self.finds is not None
+        fault = type(self.fault).model_validate({**self.fault.model_dump(), self.finds[0]: value})
+        return self.model_copy(update={"fault": fault, "finds": None})
+
 
 class Script(_Value):
     """What a scripted solver does: commands of the on-call account on nodes, hardware actions, then the diagnosis.
@@ -64,15 +82,21 @@ class Script(_Value):
 
     title: str
     steps: tuple[tuple[str, str], ...] = ()
-    """(where, what): a node and a shell script there, or "hardware" and an action such as "replace-disk w2"."""
+    """(where, what): a node and a shell script there, run by the on-call account; "hardware" and an action such as
+    "replace-disk w2"; or "wait" and seconds. A script that fails does not end the others: so it is with people."""
 
     diagnosis: tuple[Triple, ...] | None = None
+    """What it submits; None: of the reference and the alternative the cause, of a decoy nothing."""
+
     healthy: bool = False
     declares: bool = True
 
 
 class Decoy(_Value):
-    """A wrong repair that a problem must see through, and the class of failure it has to end as."""
+    """A wrong repair that a problem must see through, and the class of failure it has to end as.
+
+    `out_of_bounds` and `did_not_last` count as one: which of them it is may depend on the moment.
+    """
 
     script: Script
     fails_as: Literal[
@@ -106,7 +130,8 @@ class Problem(_Value):
     oracles: tuple[Oracle, ...] = Field(min_length=1)
     permitted: Permitted = Permitted()
     challenge: tuple[tuple[str, str], ...] = ()
-    """(node, script): what happens again after the repair, such as a restart of what was touched."""
+    """(node, script): what happens again after the repair, such as a restart of what was touched, run as root; or
+    ("hardware", "power-cycle w2")."""
 
     trigger_again: bool = False
     """Whether the challenge also plants the faults that had ended by themselves once more."""
@@ -114,14 +139,28 @@ class Problem(_Value):
     reference: Script
     alternative: Script | None = None
     decoys: tuple[Decoy, ...] = ()
+    noise: Noise = "calm"
+    """The noise it is run with where nobody says otherwise. A healthy but noisy service has some."""
+
+    avoid: tuple[str, ...] = ()
+    """Nodes that noise keeps away from, beside those of the faults."""
+
+    soak_s: float = Field(default=0.0, ge=0)
+    """A soak of at least so long, where what comes again takes its time."""
+
     case: str = ""
     """The real incident it is grown from."""
 
     @model_validator(mode="after")
     def _makes_sense(self) -> Problem:
         self.vocabulary.check(self.cause)
-        if (self.mode == "no_fault") != (not self.faults):
+        stay = [one for one in self.faults if not one.ends_after_s]
+        if self.mode == "no_fault" and stay:
+            raise ValueError("faults: those of no_fault end by themselves before anybody looks: ends_after_s")
+        if self.mode != "no_fault" and not self.faults:
             raise ValueError("faults: none for no_fault, and at least one otherwise")
+        if self.mode == "metastable" and stay:
+            raise ValueError("faults: those of metastable are triggers: ends_after_s")
         if (self.mode == "no_fault") != (not self.cause):
             raise ValueError("cause: none for no_fault, and at least one triple otherwise")
         names = [oracle.name for oracle in self.oracles]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
+from pydantic import field_validator
 
 from labctl.errors import LabError
+from labctl.lab.remote import Output
 from labctl.run.episode import Timing, run_episode
 from labctl.run.oracle import Lookout, Oracle, Seen, Window
 from labctl.run.problem import Planted
@@ -199,3 +201,59 @@ def _healthy() -> Any:
 def test_a_problem_makes_sense(wrong: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
         problem(**wrong)
+
+
+class Aimed(Broken):
+    """A fault that needs a place."""
+
+    name: ClassVar[str] = "aimed"
+    file: str = ""
+
+    @field_validator("file")
+    @classmethod
+    def _absolute(cls, value: str) -> str:
+        if value and not value.startswith("/"):
+            raise ValueError("no path")
+        return value
+
+
+def aimed(**changed: Any) -> Planted:
+    fields = {"fault": Aimed(), "node": "w2", "finds": ("file", "where is it"), "bites_within_s": 3.0, **changed}
+    return Planted.model_validate(fields)
+
+
+def test_a_fault_lands_where_a_script_says_between_what_comes_first_and_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world, planted = SimWorld(acts=RIGHT, units="/srv/data/7"), []
+    monkeypatch.setattr(
+        SimWorld, "plant", lambda self, one: (self.log.append("plant"), planted.append(one)) and "i"
+    )
+    played(world, faults=(aimed(first="stop it", then="start it"),))
+    assert [one.parameters for one in planted] == [{"file": "/srv/data/7"}]
+    assert world.log[:3] == ["challenge w2", "plant", "challenge w2"]
+
+
+def test_a_place_that_nobody_finds_is_void(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimWorld, "sh", lambda *_, **__: Output(1, "", "no such table"))
+    verdict, _ = played(SimWorld(), faults=(aimed(),), oracles=(ClientsOracle(),))
+    assert verdict.void == "w2: where to plant it could not be found: no such table"
+
+
+def test_a_place_that_makes_no_sense_is_void() -> None:
+    verdict, _ = played(SimWorld(units="nowhere"), faults=(aimed(),))
+    assert verdict.void.startswith("w2: where to plant it makes no sense")
+
+
+@pytest.mark.parametrize(("felt", "outcome"), [(0, Outcome.PASS), (1, Outcome.UNKNOWN)])
+def test_what_shows_counts_instead_of_hits(felt: int, outcome: Outcome, monkeypatch: pytest.MonkeyPatch) -> None:
+    sh = SimWorld.sh
+    monkeypatch.setattr(
+        SimWorld, "sh",
+        lambda self, node, script, **more: (
+            Output(felt, "", "") if script == "felt?" else sh(self, node, script, **more)
+        ),
+    )  # fmt: skip
+    shown = Planted(fault=Broken(), node="w2", shows="felt?", bites_within_s=3.0)
+    verdict, _ = played(SimWorld(acts=RIGHT, bites=not felt), faults=(shown,))
+    assert verdict.outcome is outcome

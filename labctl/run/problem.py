@@ -32,7 +32,8 @@ class Planted(_Value):
 
     `ends_after_s`: it ends by itself after so long, as the trigger of a metastable failure does; 0: it stays until
     the episode is over, or a repair ends it. `bites_within_s`: how long it may take to its first hit; without one
-    the run is void.
+    the run is void. `may_stay`: a right repair may leave it standing and biting (a node that is lost for good);
+    otherwise one that still bites in the soak is a cause that was left, whatever the clients say.
 
     Scripts run on the node as root. `finds`: a parameter, and a script that prints its value, such as the file
     that a table is in. `first` and `then` run right before and right after: what makes the fault matter, such as a
@@ -45,6 +46,7 @@ class Planted(_Value):
     at_s: float = Field(default=0.0, ge=0)
     ends_after_s: float = Field(default=0.0, ge=0)
     bites_within_s: float = Field(default=60.0, gt=0)
+    may_stay: bool = False
     finds: tuple[str, str] | None = None
     first: str = ""
     then: str = ""

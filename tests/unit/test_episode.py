@@ -225,13 +225,15 @@ def aimed(**changed: Any) -> Planted:
 def test_a_fault_lands_where_a_script_says_between_what_comes_first_and_then(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    world, planted = SimWorld(acts=RIGHT, units="/srv/data/7"), []
-    monkeypatch.setattr(
-        SimWorld, "plant", lambda self, one: (self.log.append("plant"), planted.append(one)) and "i"
-    )
+    world = SimWorld(acts=RIGHT, units="/srv/data/7")
+
+    def plant(self: SimWorld, one: Planted) -> str:
+        self.log.append(f"plant {one.parameters}")
+        return "i"
+
+    monkeypatch.setattr(SimWorld, "plant", plant)
     played(world, faults=(aimed(first="stop it", then="start it"),))
-    assert [one.parameters for one in planted] == [{"file": "/srv/data/7"}]
-    assert world.log[:3] == ["challenge w2", "plant", "challenge w2"]
+    assert world.log[:3] == ["challenge w2", "plant {'file': '/srv/data/7'}", "challenge w2"]
 
 
 def test_a_place_that_nobody_finds_is_void(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ import json
 import mmap
 import os
 import select
+import signal
 import sys
 import time
 from typing import Any
@@ -106,28 +107,59 @@ def hold(wanted: dict[str, Any], answering: Answering) -> None:
 
 
 def exhaust(wanted: dict[str, Any], answering: Answering) -> None:
-    """Take all, until the kernel kills."""
-    # Its oom_score_adj stays 0: no such process comes before a marked one, and of the others this has most memory.
+    """Have a child take all until the kernel kills. The child may be killed, too, beside the victim."""
+    before, parent = number_of("/proc/vmstat", "oom_kill"), os.getpid()
+    told, tell = os.pipe()
+    if (child := os.fork()) == 0:
+        held, asked = fill(before, parent)
+        os.write(tell, f"{held} {asked}".encode())
+        os._exit(0)
+    os.close(tell)
     stay_in_memory()
-    before, chunks, near, asked = number_of("/proc/vmstat", "oom_kill"), [], 0.0, 0
-    while number_of("/proc/vmstat", "oom_kill") == before:
-        is_near = available_kib() <= NEAR_KIB
-        near = near or (time.monotonic() if is_near else 0.0)
-        if near and not asked and time.monotonic() - near > ASK_AFTER_S:
-            asked = 1
-            with open("/proc/sysrq-trigger", "w") as trigger:  # noqa: PTH123
-                trigger.write("f")
-        chunk = took(SMALL_KIB if is_near else CHUNK_KIB)
-        if chunk is not None:
-            chunks.append(chunk)
-        if not answering.goes_on(0):
+    while not os.waitpid(child, os.WNOHANG)[0]:
+        if not answering.goes_on(_TURN_S):
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
             return
-    answering.counters = {"held_kib": sum(len(c) for c in chunks) >> 10, "asked_for": asked}
-    for chunk in chunks:
-        chunk.close()
+    if number_of("/proc/vmstat", "oom_kill") == before:
+        sys.exit("it has ended although the kernel has killed nobody")
+    said = os.read(told, 100).split()
+    answering.counters = (
+        dict(zip(("held_kib", "asked_for"), map(int, said), strict=True)) if said else {"killed_too": 1}
+    )
     print("ready", flush=True)
     while answering.goes_on(3600):
         pass
+
+
+def fill(before: int, parent: int) -> tuple[int, int]:
+    """Take memory until the kernel has killed more than `before`: KiB that were held, and whether it was asked."""
+    # Its oom_score_adj stays 0: no such process comes before a marked one, and of the others this has most memory.
+    stay_in_memory()
+    chunks, near, asked = [], 0.0, 0
+    while number_of("/proc/vmstat", "oom_kill") == before and os.getppid() == parent:
+        is_near = available_kib() <= NEAR_KIB
+        near = near or (time.monotonic() if is_near else 0.0)
+        if near and time.monotonic() - near > ASK_AFTER_S:
+            asked, near = 1, time.monotonic()
+            with open("/proc/sysrq-trigger", "w") as trigger:  # noqa: PTH123
+                trigger.write("f")
+            # It works on that later, without a look at who has been killed meanwhile: nothing is taken now.
+            _wait_for_a_kill(before)
+            continue
+        chunk = took(SMALL_KIB if is_near else CHUNK_KIB)
+        if chunk is not None:
+            chunks.append(chunk)
+    held = sum(len(c) for c in chunks) >> 10
+    for chunk in chunks:
+        chunk.close()
+    return held, asked
+
+
+def _wait_for_a_kill(before: int) -> None:
+    deadline = time.monotonic() + ASK_AFTER_S
+    while number_of("/proc/vmstat", "oom_kill") == before and time.monotonic() < deadline:
+        time.sleep(_TURN_S)
 
 
 def thrash(wanted: dict[str, Any], answering: Answering) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -300,15 +302,55 @@ def test_memory_is_held_and_given_back_to_those_who_need_it(
     assert capsys.readouterr().out == "ready\n" and turns.counters["held_kib"] > 40_000
 
 
-def test_memory_is_taken_until_somebody_is_killed(
-    ram: Memory, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_memory_is_taken_until_somebody_is_killed(ram: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory, "stay_in_memory", nothing)
     monkeypatch.setattr(memory, "number_of", lambda path, key: int(ram.available < memory.SMALL_KIB))
-    turns = Turns(*[nothing] * 200)
-    memory.exhaust({}, turns)  # type: ignore[arg-type]
+    assert memory.fill(0, os.getppid()) == (99_328, 0)
     assert ram.available == 100_000, "all is given back"
-    assert capsys.readouterr().out == "ready\n" and turns.counters == {"held_kib": 99_328, "asked_for": 0}
+
+
+def test_nothing_more_is_taken_by_one_whose_parent_has_ended(ram: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "stay_in_memory", nothing)
+    monkeypatch.setattr(memory, "number_of", lambda path, key: 0)
+    assert memory.fill(0, os.getppid() + 1) == (0, 0)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_one_that_takes_memory_may_be_killed_too(
+    killed: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kills = iter((5, 6))
+
+    def fill(before: int, parent: int) -> tuple[int, int]:
+        if killed:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 77, 1
+
+    monkeypatch.setattr(memory, "stay_in_memory", nothing)
+    monkeypatch.setattr(memory, "fill", fill)
+    monkeypatch.setattr(memory, "number_of", lambda path, key: next(kills))
+    turns = Idle()
+    memory.exhaust({}, turns)  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "ready\n"
+    assert turns.counters == ({"killed_too": 1} if killed else {"held_kib": 77, "asked_for": 1})
+
+
+def test_one_that_takes_memory_and_ends_for_another_reason_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "stay_in_memory", nothing)
+    monkeypatch.setattr(memory, "fill", lambda before, parent: (77, 0))
+    monkeypatch.setattr(memory, "number_of", lambda path, key: 5)
+    with pytest.raises(SystemExit, match="killed nobody"):
+        memory.exhaust({}, Idle())  # type: ignore[arg-type]
+
+
+class Idle:
+    """Standard input of a process that is asked nothing, and that ends when it has nothing more to do."""
+
+    def __init__(self) -> None:
+        self.counters: dict[str, int] = {}
+
+    def goes_on(self, seconds: float) -> bool:
+        return seconds < 1
 
 
 def test_a_limit_is_set_again_where_its_group_was_made_anew(tmp_path: Path) -> None:

@@ -85,7 +85,9 @@ class Script(_Value):
     title: str
     steps: tuple[tuple[str, str], ...] = ()
     """(where, what): a node and a shell script there, run by the on-call account; "hardware" and an action such as
-    "replace-disk w2"; or "wait" and seconds. A script that fails does not end the others: so it is with people."""
+    "replace-disk w2"; "wait" and seconds; or "desk" and a shell script in the solver's own directory, from where
+    it reaches all nodes (`ssh -F ssh_config w2`). A script that fails does not end the others: as with people.
+    """
 
     diagnosis: tuple[Triple, ...] | None = None
     """What it submits; None: of the reference and the alternative the cause, of a decoy nothing."""

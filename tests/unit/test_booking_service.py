@@ -78,6 +78,16 @@ def test_booking_twice_books_once_and_the_last_seat_is_sold_once(db: Sqlite) -> 
     assert db.all("SELECT reference, version, kind FROM outbox") == [("ref-1", 1, "booked")]
 
 
+def test_the_same_change_again_is_the_same_answer(db: Sqlite) -> None:
+    """The front asks the other instance where the first one's answer was lost."""
+    store.book(db, "ref-1", 1, "Ada")
+    moved = store.change(db, "ref-1", 1, 2)
+    assert store.change(db, "ref-1", 1, 2) == moved and seats(db) == [2, 0]
+    cancelled = store.cancel(db, "ref-1", 2)
+    assert store.cancel(db, "ref-1", 2) == cancelled and seats(db) == [2, 1]
+    assert db.all("SELECT version, kind FROM outbox") == [(1, "booked"), (2, "changed"), (3, "cancelled")]
+
+
 def test_changes_build_on_a_version_and_seats_are_never_made_or_lost(db: Sqlite) -> None:
     store.book(db, "ref-1", 1, "Ada")
     moved = store.change(db, "ref-1", 1, 2)

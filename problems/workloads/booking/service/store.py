@@ -76,9 +76,14 @@ def book(db: Connection, reference: str, flight: int, passenger: str) -> Booking
 
 
 def change(db: Connection, reference: str, version: int, flight: int) -> Booking:
-    """Move a booking to another flight. Raises :class:`Refused` for an old version or a full flight."""
+    """Move a booking to another flight; asked again, it is moved already. Raises :class:`Refused` for an old version
+    or a full flight.
+    """
     with db.transaction():
-        known = _locked(db, reference, version)
+        known = _found(db.execute(f"{_READ} FOR UPDATE", (reference,)).fetchone(), reference)
+        if (known.state, known.version, known.flight) == ("booked", version + 1, flight):
+            return known
+        _check(known, version)
         for one in sorted({known.flight, flight}):  # in one order everywhere: no two changes wait for each other
             db.execute("SELECT id FROM flights WHERE id = %s FOR UPDATE", (one,))
         _take(db, flight)
@@ -92,9 +97,12 @@ def change(db: Connection, reference: str, version: int, flight: int) -> Booking
 
 
 def cancel(db: Connection, reference: str, version: int) -> Booking:
-    """Give the seat back. Raises :class:`Refused` for an old version."""
+    """Give the seat back; asked again, it is given back already. Raises :class:`Refused` for an old version."""
     with db.transaction():
-        known = _locked(db, reference, version)
+        known = _found(db.execute(f"{_READ} FOR UPDATE", (reference,)).fetchone(), reference)
+        if (known.state, known.version) == ("cancelled", version + 1):
+            return known
+        _check(known, version)
         db.execute(_GIVE, (known.flight,))
         db.execute(
             "UPDATE bookings SET state = 'cancelled', version = version + 1, changed = now() WHERE reference = %s",
@@ -109,11 +117,9 @@ def _take(db: Connection, flight: int) -> None:
         raise Refused(f"flight {flight} is sold out")
 
 
-def _locked(db: Connection, reference: str, version: int) -> Booking:
-    known = _found(db.execute(f"{_READ} FOR UPDATE", (reference,)).fetchone(), reference)
+def _check(known: Booking, version: int) -> None:
     if known.state != "booked" or known.version != version:
-        raise Refused(f"{reference} is {known.state} in version {known.version}")
-    return known
+        raise Refused(f"{known.reference} is {known.state} in version {known.version}")
 
 
 def _found(row: Sequence[Any] | None, reference: str) -> Booking:

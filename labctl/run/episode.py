@@ -1,43 +1,56 @@
-"""The episode: gate, plant, solve, freeze, soak, challenge, judge, recover. One function holds the control flow.
+"""The episode: prepare, gate, plant, solve, freeze, soak, challenge, judge, recover. One function holds the flow.
 
 Everything it touches is behind :class:`World`, so that the flow is tested without a lab, every way out of it too.
-Recovery runs on each of them; what it leaves is in the verdict.
+Recovery runs on each of them; what it leaves is in the verdict. What it gathers is judged by
+:mod:`labctl.run.judging`, which can do so again from the record.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from labctl.errors import LabctlError
-from labctl.run.diagnosis import Diagnosis, grade
+from labctl.run.diagnosis import Diagnosis
+from labctl.run.judging import Biting, Gathered, Span, Tampering, When, gate_of, verdict_of
 from labctl.run.ledger import Line
 from labctl.run.oracle import Lookout, Sight, Window, judge_all, look_all
 from labctl.run.problem import Planted, Problem
 from labctl.run.record import Stage
-from labctl.run.verdict import Finding, Verdict
+from labctl.run.verdict import Outcome, Verdict
 
 
 @dataclass(frozen=True)
 class Timing:
-    """How long the parts of an episode take, in seconds. A soak is at least one whole cycle of the load."""
+    """How long the parts of an episode take, in seconds. A soak is at least one whole cycle of the load.
+
+    `stays_s`: how long a metastable failure is watched after its trigger is gone, before anybody may repair.
+    """
 
     hold_s: float = 30.0
     soak_s: float = 60.0
     settle_s: float = 5.0
+    stays_s: float = 20.0
     poll_s: float = 0.5
 
 
 class Load(Protocol):
     """The clients of the service."""
 
+    @property
+    def patience_s(self) -> float:
+        """After this long every request has ended, one way or the other."""
+
     def start(self) -> None: ...
     def now_s(self) -> float:
         """Seconds since it was started."""
 
     def lines(self) -> Sequence[Line]:
-        """The ledger so far. Raises :class:`LabctlError` where somebody has changed it."""
+        """The ledger so far, as it was written. Raises :class:`LabctlError` where the generator is broken."""
+
+    def tampering(self) -> Sequence[Tampering]:
+        """What somebody did to the ledger or to the load itself."""
 
     def stop(self) -> None: ...
 
@@ -72,6 +85,12 @@ class World(Protocol):
         """Seconds, by a clock that nobody steps."""
 
     def sleep(self, seconds: float) -> None: ...
+    def prepare(self) -> None:
+        """Take the lab to where every episode begins."""
+
+    def disturb(self, on: bool) -> None:
+        """Noise begins, or ends at once and leaves nothing. Twice is fine."""
+
     def plant(self, planted: Planted) -> str:
         """Plant a fault; its id. Raises :class:`LabctlError` where that does not succeed."""
 
@@ -81,17 +100,21 @@ class World(Protocol):
     def end(self, injection: str) -> None:
         """Recover one injection. Over already is fine."""
 
-    def challenge(self, node: str, script: str) -> None: ...
+    def challenge(self, node: str, script: str) -> None:
+        """Run a script as root on a node, or an action for the node "hardware"."""
+
     def recover(self) -> tuple[str, ...]:
         """End everything of the episode, and say what is left on the nodes."""
 
 
 class Diary(Protocol):
-    """Where the episode writes as it goes: a record."""
+    """Where the episode writes as it goes: a record. All raise :class:`LabctlError` where there is no room."""
 
     def stage(self, stage: Stage) -> None: ...
     def event(self, kind: str, **data: object) -> None: ...
     def sight(self, when: str, sight: Sight) -> None: ...
+    def ledger(self, lines: Sequence[Line]) -> None:
+        """The whole ledger, once the load has ended."""
 
 
 class Void(Exception):
@@ -99,19 +122,21 @@ class Void(Exception):
 
 
 def run_episode(problem: Problem, world: World, diary: Diary, timing: Timing = Timing()) -> Verdict:
-    """One episode from beginning to end. Recovery runs on every way out, also by Ctrl-C."""
+    """One episode from beginning to end. Recovery runs on every way out; Ctrl-C is a way to a void verdict."""
     episode = _Episode(problem, world, diary, timing)
     try:
-        verdict = episode.through()
+        episode.through()
     except Void as void:
-        verdict = episode.void(str(void))
+        episode.void(str(void))
     except LabctlError as error:
-        verdict = episode.void(f"the lab broke: {error.message}")
+        episode.void(f"the lab broke: {error.message}")
     except KeyboardInterrupt:
+        episode.void("interrupted")
+    except BaseException as bug:  # it leaves, but nothing of the episode stays
+        episode.void(f"a bug: {type(bug).__name__}")
         episode.over()
         raise
-    left = episode.over()
-    return verdict if not left else verdict.model_copy(update={"void": f"residue on the nodes: {'; '.join(left)}"})
+    return episode.over()
 
 
 class _Episode:
@@ -119,74 +144,117 @@ class _Episode:
 
     def __init__(self, problem: Problem, world: World, diary: Diary, timing: Timing) -> None:
         self.problem, self.world, self.diary, self.timing = problem, world, diary, timing
-        self.declared = False
-        self.looked_s = 0.0
-        self.diagnosis: Diagnosis | None = None
+        self.gathered = Gathered()
+        self.lines: Sequence[Line] = ()
+        self.standing: dict[str, Planted] = {}
 
-    def through(self) -> Verdict:
+    def through(self) -> None:
+        self.diary.stage("prepare")
+        self.world.prepare()
         self.diary.stage("gate")
-        before = self._gate()
+        self._gate()
         self.diary.stage("plant")
+        self.world.disturb(True)
+        self._plant_all()
+        self.diary.stage("solve")
+        self._solve()
+        self.diary.stage("freeze")
+        self.world.solver.end()
+        self.world.disturb(False)
+        hits = self._hits()
+        self.diary.stage("soak")
+        self._hold("soaked", max(self.timing.soak_s, self.problem.soak_s))
+        self.diary.stage("challenge")
+        self._challenge()
+        self._hold("challenged", self.timing.hold_s)
+        self.diary.stage("judge")
+        self._still(hits)
+
+    def void(self, reason: str) -> None:
+        self._add(void=reason)
+        self._kept("void", reason=reason)
+
+    def over(self) -> Verdict:
+        """End the solver, the noise, the faults and the load, each whatever became of the others, and judge."""
+        world = self.world
+        self._quietly(lambda: self.diary.stage("recover"))
+        ends: tuple[Callable[[], Any], ...] = (
+            world.solver.end, lambda: world.disturb(False), world.recover, world.load.stop
+        )  # fmt: skip
+        left = tuple(one for end in ends for one in _tried(end))
+        for one in left:
+            self._kept("residue", what=one)
+        self._add(tampering=tuple(world.load.tampering()) if self.gathered.spans else ())
+        self._kept("tampering", found=[one.model_dump() for one in self.gathered.tampering])
+        self._quietly(lambda: self.diary.ledger(tuple(world.load.lines())))
+        if left and not self.gathered.void:
+            self.void(f"residue on the nodes: {'; '.join(left)}")
+        return verdict_of(self.problem, self.gathered, self.lines)
+
+    def _add(self, **more: Any) -> None:
+        self.gathered = self.gathered.model_copy(update=more)
+
+    def _quietly(self, write: Callable[[], None]) -> None:
+        """Where the end of an episode cannot be written down, it has to end all the same. A verdict that could not
+        be worked out again from its record is none.
+        """
+        try:
+            write()
+        except LabctlError as error:
+            if not self.gathered.void:
+                self._add(void=error.message)
+
+    def _kept(self, kind: str, **data: object) -> None:
+        self._quietly(lambda: self.diary.event(kind, **data))
+
+    def _gate(self) -> None:
+        """Healthy before anything is planted, under load, for the hold window; what the oracles saw then."""
+        self.world.load.start()
+        self.world.sleep(self.timing.settle_s)
+        self._hold("before", self.timing.hold_s)
+        if bad := gate_of(self.problem, self.gathered, self.lines):
+            raise Void(bad)
+
+    def _hold(self, when: When, seconds: float) -> None:
+        """Let a time pass, look, and wait until it is known how each request of it ended."""
+        load = self.world.load
+        begin = load.now_s()
+        self.world.sleep(seconds)
+        looked = load.now_s()
+        sight = look_all(self.problem.oracles, self.world.lab)
+        self.diary.sight(when, sight)
+        span = Span(
+            begin_s=begin, first_s=min(begin + self.timing.hold_s, looked), looked_s=looked, end_s=load.now_s()
+        )
+        self.world.sleep(load.patience_s)
+        self.lines = load.lines()
+        self.diary.event("window", when=when, **span.model_dump())
+        self._add(sights={**self.gathered.sights, when: sight}, spans={**self.gathered.spans, when: span})
+
+    def _plant_all(self) -> None:
         began = self.world.now()
         for planted in sorted(self.problem.faults, key=lambda p: p.at_s):
             self.world.sleep(max(0.0, began + planted.at_s - self.world.now()))
             injection = self._plant(planted)
             self._first_hit(planted, injection)
             self._end_of_trigger(planted, injection)
-        self.diary.stage("solve")
-        self._solve()
-        self.diary.stage("freeze")
-        self.world.solver.end()
-        self.diary.stage("soak")
-        soaked = self._hold("soaked", before, self.timing.soak_s)
-        self.diary.stage("challenge")
-        self._challenge()
-        lasting = self._hold("challenged", before, self.timing.hold_s)
-        self.diary.stage("judge")
-        graded = grade(self.diagnosis, self.problem.cause)
-        return Verdict(findings=(*soaked, *lasts(lasting)), declared=self.declared, diagnosis=graded)
+        if self.problem.mode == "metastable":
+            self._stays()
 
-    def void(self, reason: str) -> Verdict:
-        self.diary.event("void", reason=reason)
-        return Verdict(declared=self.declared, void=reason, diagnosis=grade(self.diagnosis, self.problem.cause))
-
-    def over(self) -> tuple[str, ...]:
-        """End the solver, the faults and the load, each whatever became of the others; what is left."""
-        self.diary.stage("recover")
-        left = (*_tried(self.world.solver.end), *_tried(self.world.recover), *_tried(self.world.load.stop))
-        for one in left:
-            self.diary.event("residue", what=one)
-        return left
-
-    def _gate(self) -> Sight:
-        """Healthy before anything is planted, under load, for the hold window; what the oracles saw then."""
-        self.world.load.start()
-        self.world.sleep(self.timing.settle_s)
-        begin = self.world.load.now_s()
-        self.world.sleep(self.timing.hold_s)
-        before = self._look("before")
-        bad = [f for f in judge_all(self.problem.oracles, before, before, self._window(begin)) if not f.passed]
-        if bad:
-            raise Void(f"the gate: {'; '.join(f'{f.oracle}: {r}' for f in bad for r in f.reasons)}")
-        return before
-
-    def _hold(self, when: str, before: Sight, seconds: float) -> tuple[Finding, ...]:
-        """What the oracles say of a time from now on."""
-        begin = self.world.load.now_s()
-        self.world.sleep(seconds)
-        return judge_all(self.problem.oracles, before, self._look(when), self._window(begin))
-
-    def _look(self, when: str) -> Sight:
-        self.looked_s = self.world.load.now_s()
-        sight = look_all(self.problem.oracles, self.world.lab)
-        self.diary.sight(when, sight)
-        return sight
-
-    def _window(self, begin_s: float) -> Window:
+    def _stays(self) -> None:
+        """The triggers are gone; users have to go without all the same, or there is nothing to repair."""
         load = self.world.load
-        window = Window(begin_s=begin_s, end_s=load.now_s(), looked_s=self.looked_s, lines=tuple(load.lines()))
-        self.diary.event("window", begin_s=window.begin_s, looked_s=window.looked_s, end_s=window.end_s)
-        return window
+        begin = load.now_s()
+        self.world.sleep(self.timing.stays_s)
+        end = load.now_s()
+        self.world.sleep(load.patience_s)
+        objectives = [oracle for oracle in self.problem.oracles if oracle.aspect == "objective"]
+        blank = Sight(seen={oracle.name: {} for oracle in objectives}, blind={})
+        window = Window(begin_s=begin, looked_s=end, end_s=end, lines=tuple(load.lines()))
+        found = judge_all(objectives, blank, blank, window)
+        self.diary.event("stays", findings=[f.model_dump(mode="json") for f in found])
+        if not any(f.outcome is Outcome.FAIL for f in found):
+            raise Void("the bad state did not outlive its trigger")
 
     def _plant(self, planted: Planted) -> str:
         if planted.finds:
@@ -197,7 +265,10 @@ class _Episode:
         if planted.first:
             self.world.challenge(planted.node, planted.first)
         injection = self.world.plant(planted)
-        self.diary.event("planted", fault=planted.name, node=planted.node, injection=injection)
+        self.diary.event("planted", fault=planted.name, node=planted.node, injection=injection,
+                         parameters=planted.parameters)  # fmt: skip
+        if not planted.ends_after_s:
+            self.standing[injection] = planted
         if planted.then:
             self.world.challenge(planted.node, planted.then)
         return injection
@@ -228,9 +299,10 @@ class _Episode:
         solver = self.world.solver
         solver.start()
         over = self._until(lambda: solver.declared() or solver.ended(), self.problem.limit_s)
-        self.declared, self.diagnosis = solver.declared(), solver.diagnosis()
-        how = "declared" if self.declared else "ended" if over else "out of time"
-        said = self.diagnosis.model_dump(mode="json") if self.diagnosis else None
+        declared, diagnosis = solver.declared(), solver.diagnosis()
+        self._add(declared=declared, diagnosis=diagnosis)
+        how = "declared" if declared else "ended" if over else "out of time"
+        said = diagnosis.model_dump(mode="json") if diagnosis else None
         self.diary.event("solved", how=how, diagnosis=said)
 
     def _challenge(self) -> None:
@@ -243,6 +315,26 @@ class _Episode:
                     self._end_of_trigger(planted, self._plant(planted))
         self.world.sleep(self.timing.settle_s)
 
+    def _hits(self) -> dict[str, int | None]:
+        """How often each fault that stands has bitten so far; None where nobody can see."""
+        found: dict[str, int | None] = {}
+        for injection in self.standing:
+            try:
+                found[injection] = self.world.hits(injection)
+            except LabctlError:
+                found[injection] = None
+        return found
+
+    def _still(self, before: dict[str, int | None]) -> None:
+        after = self._hits()
+        biting = tuple(
+            Biting(fault=planted.name, node=planted.node, may_stay=planted.may_stay, before=before[injection],
+                   after=after[injection])
+            for injection, planted in self.standing.items()
+        )  # fmt: skip
+        self._add(biting=biting)
+        self.diary.event("biting", found=[one.model_dump() for one in biting])
+
     def _until(self, holds: Callable[[], bool], within_s: float) -> bool:
         deadline = self.world.now() + within_s
         while not holds():
@@ -250,17 +342,6 @@ class _Episode:
                 return False
             self.world.sleep(self.timing.poll_s)
         return True
-
-
-def lasts(findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """The findings after the challenge: whether the repair lasts. What was changed is judged before it, since the
-    challenge changes things, too.
-    """
-    return tuple(
-        f.model_copy(update={"oracle": f"{f.oracle} after the challenge", "aspect": "durability"})
-        for f in findings
-        if f.aspect != "scope"
-    )
 
 
 def _tried(end: Callable[[], Sequence[str] | None]) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from labctl.lab.files import write_atomic
 from labctl.run.verdict import Verdict
 
 FORMAT = 1
-Stage = Literal["gate", "plant", "solve", "freeze", "soak", "challenge", "judge", "recover", "done"]
+Stage = Literal["prepare", "gate", "plant", "solve", "freeze", "soak", "challenge", "judge", "recover", "done"]
 RESERVE_BYTES = 1 << 20
 
 _RESERVE = ".reserve"
@@ -49,7 +49,7 @@ class Run(BaseModel):
     seed: int = Field(ge=0, lt=2**63)
     lab: str
     started: dt.datetime
-    stage: Stage = "gate"
+    stage: Stage = "prepare"
     aborted: str = ""
     ended: dt.datetime | None = None
 

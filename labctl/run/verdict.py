@@ -51,7 +51,8 @@ _CLASS_OF: tuple[tuple[Aspect, FailureClass], ...] = (
     ("objective", "out_of_bounds"),
     ("integrity", "integrity"),
 )
-"""The first that failed names the class of the failure."""
+"""The first that failed names the class of the failure. What users never had cannot fail to last, so where the
+objectives failed, durability names none."""
 
 DiagnosisGrade = Literal["exact", "partial", "wrong", "none"]
 
@@ -108,6 +109,8 @@ class Verdict(_Value):
         if not self.declared:
             return "never_declared"
         failed = {f.aspect for f in self.findings if f.outcome is Outcome.FAIL}
+        if "objective" in failed:
+            failed.discard("durability")
         return next(name for aspect, name in _CLASS_OF if aspect in failed)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from labctl.errors import LabError
 from labctl.lab.remote import Output
 from labctl.oracles.clients import Objective, Objectives, clients
 from labctl.run.diagnosis import Diagnosis, Triple, Vocabulary
+from labctl.run.judging import Tampering
 from labctl.run.ledger import Line
 from labctl.run.oracle import Lookout, Oracle, Seen, Window
 from labctl.run.problem import Planted, Problem, Script
@@ -80,10 +82,17 @@ class SimWorld:
     acts: Sequence[tuple[float, Callable[[SimWorld], None]]] = ()
     bites: bool = True
     broken: bool = False
+    stands: bool = False
     units: str = "as installed"
     lost: str = ""
     residue: tuple[str, ...] = ()
     healed_by_recovery: bool = True
+    tampering: tuple[Tampering, ...] = ()
+    bites_all_the_time: bool = False
+    breaks_at: float = math.inf
+    prepared: bool = False
+    noisy: bool = False
+    stays_by_itself: bool = False
     log: list[str] = field(default_factory=list)
     clock: float = 1000.0
     _began: float = 0.0
@@ -119,6 +128,7 @@ class SimWorld:
         """A tenth of a second at a time: the solver acts, a request comes."""
         for _ in range(round(seconds * 10)):
             self.clock += 0.1
+            self.broken = self.broken or self.clock >= self.breaks_at
             if self._solving is not None:
                 for act in [a for a in self.acts if self._solving + a[0] <= self.clock + 1e-9]:
                     self.acts = [a for a in self.acts if a is not act]
@@ -128,16 +138,29 @@ class SimWorld:
                 answer: Any = "error" if self.broken else "ok"
                 self._lines.append(Line(due_s=due, sent_s=due, latency_s=0.01, operation="book", answer=answer))
 
+    def prepare(self) -> None:
+        self.prepared = True
+
+    def disturb(self, on: bool) -> None:
+        self.noisy = on
+
     def plant(self, planted: Planted) -> str:
         self.log.append(f"plant {planted.name}")
-        self.broken = True
+        self.broken = self.stands = True
         return "i-1"
 
     def hits(self, injection: str) -> int:
-        return int(self.bites)
+        """It bites as often as a request has failed."""
+        if not self.bites:
+            return 0
+        if self.bites_all_the_time:
+            return int(self.clock)
+        return 1 + sum(line.answer == "error" for line in self._lines) if self.stands else 1
 
     def end(self, injection: str) -> None:
         self.log.append(f"end {injection}")
+        self.stands = False
+        self.broken = self.broken and self.stays_by_itself
 
     def challenge(self, node: str, script: str) -> None:
         self.log.append(f"challenge {node}")
@@ -162,6 +185,7 @@ class SimWorld:
 @dataclass
 class SimLoad:
     world: SimWorld
+    patience_s: float = 1.0
 
     def start(self) -> None:
         self.world._began = self.world.clock
@@ -171,6 +195,9 @@ class SimLoad:
 
     def lines(self) -> Sequence[Line]:
         return tuple(self.world._lines)
+
+    def tampering(self) -> Sequence[Tampering]:
+        return self.world.tampering
 
     def stop(self) -> None:
         self.world.log.append("load stopped")
@@ -204,6 +231,7 @@ class Notes:
     stages: list[str] = field(default_factory=list)
     events: list[tuple[str, dict[str, object]]] = field(default_factory=list)
     sights: dict[str, Any] = field(default_factory=dict)
+    lines: Sequence[Line] = ()
 
     def stage(self, stage: str) -> None:
         self.stages.append(stage)
@@ -213,3 +241,6 @@ class Notes:
 
     def sight(self, when: str, sight: Any) -> None:
         self.sights[when] = sight
+
+    def ledger(self, lines: Sequence[Line]) -> None:
+        self.lines = lines

@@ -10,6 +10,7 @@ from pydantic import field_validator
 from labctl.errors import LabError
 from labctl.lab.remote import Output
 from labctl.run.episode import Timing, run_episode
+from labctl.run.judging import Tampering
 from labctl.run.oracle import Lookout, Oracle, Seen, Window
 from labctl.run.problem import Planted
 from labctl.run.verdict import Aspect, Finding, Outcome, Verdict
@@ -17,11 +18,27 @@ from labctl.run.verdict import Aspect, Finding, Outcome, Verdict
 from .run_world import BAD, Broken, Changes, ClientsOracle, Notes, SimWorld, problem
 
 TIMING = Timing(hold_s=20, soak_s=30, settle_s=1, poll_s=0.5)
-ALL = ["gate", "plant", "solve", "freeze", "soak", "challenge", "judge", "recover"]
+ALL = ["prepare", "gate", "plant", "solve", "freeze", "soak", "challenge", "judge", "recover"]
 
 
 def repair(world: SimWorld) -> None:
     world.broken = False
+
+
+def around(world: SimWorld) -> None:
+    """Clients are served, and the fault goes on biting others."""
+    world.broken = False
+    world.bites_all_the_time = True
+
+
+def healed(world: SimWorld) -> None:
+    """The fault is gone, its damage is not."""
+    world.stands = False
+
+
+def relapse(world: SimWorld) -> None:
+    """Broken again, by itself."""
+    world.broken, world.stands = True, False
 
 
 def played(world: SimWorld, **changed: Any) -> tuple[Verdict, Notes]:
@@ -37,8 +54,11 @@ def test_a_repair_that_is_right() -> None:
     verdict, notes = played(world)
     assert (verdict.outcome, verdict.reasons, verdict.diagnosis) == (Outcome.PASS, (), "exact")
     assert notes.stages == ALL
-    assert [f.oracle for f in verdict.findings] == ["clients", "changes", "clients after the challenge"]
-    assert [k for k, _ in notes.events if k != "window"] == ["planted", "bitten", "solved"]
+    assert [f.oracle for f in verdict.findings] == [
+        "clients", "changes", "clients through the soak", "broken on w2", "clients after the challenge"
+    ]  # fmt: skip
+    assert [k for k, _ in notes.events if k != "window"] == ["planted", "bitten", "solved", "biting", "tampering"]
+    assert notes.lines == world.load.lines() and world.prepared and not world.noisy
     assert list(notes.sights) == ["before", "soaked", "challenged"]
     assert world.log == ["plant broken", "solver ended", "solver ended", "recover", "load stopped"]
 
@@ -49,7 +69,9 @@ def test_a_repair_that_is_right() -> None:
         ((), "out of time", "never_declared"),
         (((5.0, SimWorld.leave),), "ended", "never_declared"),
         (((5.0, repair), (9.0, SimWorld.leave)), "ended", "never_declared"),
-        (((5.0, SimWorld.declare),), "declared", "did_not_last"),
+        (((5.0, SimWorld.declare),), "declared", "cause_left"),
+        (((5.0, around), (6.0, SimWorld.declare)), "declared", "cause_left"),
+        (((5.0, healed), (6.0, SimWorld.declare)), "declared", "out_of_bounds"),
         (((5.0, repair), (6.0, lambda w: setattr(w, "units", "mine")), (9.0, SimWorld.declare)), "declared",
          "off_the_permitted_list"),
     ],
@@ -62,17 +84,73 @@ def test_what_fails_and_why(acts: Any, how: str, failure: str) -> None:
 
 
 def test_a_repair_that_does_not_survive_what_comes_again() -> None:
-    verdict, _ = played(SimWorld(acts=RIGHT), challenge=(("w2", "systemctl restart x: relapse"),))
+    world = SimWorld(acts=(*RIGHT, (60.0, healed)))
+    verdict, _ = played(world, challenge=(("w2", "systemctl restart x: relapse"),))
     assert verdict.of("outcome") is Outcome.PASS and verdict.of("durability") is Outcome.FAIL
     assert verdict.failure == "did_not_last"
 
 
 def test_the_trigger_comes_again_where_the_problem_says_so() -> None:
     trigger = Planted(fault=Broken(), node="w2", at_s=3, ends_after_s=5)
-    world = SimWorld(acts=RIGHT)
-    verdict, _ = played(world, faults=(trigger,), trigger_again=True)
+    world = SimWorld(acts=RIGHT, stays_by_itself=True)
+    verdict, _ = played(world, mode="metastable", faults=(trigger,), trigger_again=True)
     assert world.log[:4] == ["plant broken", "end i-1", "solver ended", "plant broken"]
     assert verdict.failure == "did_not_last", "the simulated service stays broken by its trigger"
+
+
+def test_a_bad_state_that_ends_with_its_trigger_is_none() -> None:
+    trigger = Planted(fault=Broken(), node="w2", ends_after_s=5)
+    verdict, notes = played(SimWorld(acts=RIGHT), mode="metastable", faults=(trigger,))
+    assert verdict.void == "the bad state did not outlive its trigger" and "solve" not in notes.stages
+
+
+def test_a_cause_that_may_stay() -> None:
+    stays = Planted(fault=Broken(), node="w2", may_stay=True)
+    acts = ((5.0, around), (6.0, SimWorld.declare))
+    assert played(SimWorld(acts=acts), faults=(stays,))[0].outcome is Outcome.PASS
+
+
+def test_a_repair_that_is_gone_before_the_soak_is_over() -> None:
+    verdict, _ = played(SimWorld(acts=(*RIGHT, (60.0, slow_relapse))))
+    assert verdict.failure == "did_not_last" and "clients through the soak" in verdict.reasons[0]
+
+
+def slow_relapse(world: SimWorld) -> None:
+    """Well for the hold after the freeze, and no longer."""
+    world.stands, world.breaks_at = False, world.clock + TIMING.hold_s + 2
+
+
+@pytest.mark.parametrize(("aspect", "failure"), [("integrity", "integrity"), ("scope", "off_the_permitted_list")])
+def test_whoever_meddles_with_the_measuring_fails(aspect: Aspect, failure: str) -> None:
+    found = (Tampering(aspect=aspect, reason="the ledger was edited"),)
+    verdict, _ = played(SimWorld(acts=RIGHT, tampering=found))
+    assert (verdict.outcome, verdict.failure) == (Outcome.FAIL, failure)
+    assert verdict.reasons == ("measuring: the ledger was edited",)
+
+
+def test_a_bug_of_the_runner_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = SimWorld(acts=((5.0, lambda w: 1 / 0),))
+    with pytest.raises(ZeroDivisionError):
+        run_episode(problem(), world, Notes(), TIMING)
+    assert world.log[-3:] == ["solver ended", "recover", "load stopped"]
+
+
+@pytest.mark.parametrize("from_stage", ["gate", "solve", "soak", "recover"])
+def test_no_room_for_the_record(from_stage: str) -> None:
+    class Full(Notes):
+        def stage(self, stage: str) -> None:
+            super().stage(stage)
+            if from_stage in self.stages:
+                raise LabError("there is no room for the record")
+
+        def event(self, kind: str, **data: object) -> None:
+            if from_stage in self.stages:
+                raise LabError("there is no room for the record")
+
+    world = SimWorld(acts=RIGHT)
+    verdict = run_episode(problem(), world, Full(), TIMING)
+    assert verdict.outcome is Outcome.UNKNOWN and "there is no room for the record" in verdict.void
+    assert world.log[-3:] == ["solver ended", "recover", "load stopped"]
 
 
 def test_faults_come_when_they_should(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +173,7 @@ def test_the_gate() -> None:
     world = SimWorld(broken=True)
     verdict, notes = played(world)
     assert verdict.outcome is Outcome.UNKNOWN and "the gate: clients: book at" in verdict.void
-    assert notes.stages == ["gate", "recover"]
+    assert notes.stages == ["prepare", "gate", "recover"]
     assert not any(line.startswith("plant") for line in world.log)
 
 
@@ -168,8 +246,8 @@ def test_ctrl_c_recovers() -> None:
         raise KeyboardInterrupt
 
     world, notes = SimWorld(acts=((20.0, interrupt),)), Notes()
-    with pytest.raises(KeyboardInterrupt):
-        run_episode(problem(), world, notes, TIMING)
+    verdict = run_episode(problem(), world, notes, TIMING)
+    assert (verdict.outcome, verdict.void) == (Outcome.UNKNOWN, "interrupted")
     assert world.log[-3:] == ["solver ended", "recover", "load stopped"] and notes.stages[-1] == "recover"
 
 

@@ -2,8 +2,8 @@
 
 Every request is a line: what was meant, what came back, how long it took. A write that was answered has happened;
 one that was refused has not; one without an answer *may* have happened: its value stays possible until a later
-write of the same key is answered. That holds where each write names the version it builds on and a late one is
-refused.
+write of the same key is answered. A read that does not see it says nothing: it may wait for its commit, or in a
+queue. That holds where each write names the version it builds on and a late one is refused.
 """
 
 from __future__ import annotations
@@ -70,21 +70,26 @@ def replay(lines: Iterable[Line]) -> tuple[Mapping[str, frozenset[str]], tuple[U
     Lines come in the order in which their requests ended; those of one key never overlap.
     """
     possible: dict[str, frozenset[str]] = {}
+    pending: dict[str, tuple[str, ...]] = {}
     wrong = []
     for line in lines:
-        before = possible.get(line.key, frozenset({""}))
+        before, late = possible.get(line.key, frozenset({""})), pending.get(line.key, ())
         if line.is_write and line.value is not None:
             if line.answer == "ok":
                 possible[line.key] = frozenset({line.value})
+                pending[line.key] = ()
             elif line.answer not in KNOWN_NOT_DONE:
                 possible[line.key] = before | {line.value}
+                pending[line.key] = (*late, line.value)
         elif line.answer == "ok" and line.saw is not None:
             if line.saw not in before:
                 wrong.append(
                     Unexplained(kind="wrong_read", key=line.key, found=line.saw, possible=_sorted(before))
                 )
             else:
-                possible[line.key] = frozenset({line.saw})
+                late = late[late.index(line.saw) + 1 :] if line.saw in late else late
+                pending[line.key] = late
+                possible[line.key] = frozenset({line.saw, *late})
     return possible, tuple(wrong)
 
 

@@ -76,8 +76,9 @@ def book(db: Connection, reference: str, flight: int, passenger: str) -> Booking
 
 
 def change(db: Connection, reference: str, version: int, flight: int) -> Booking:
-    """Move a booking to another flight; asked again, it is moved already. Raises :class:`Refused` for an old version
-    or a full flight.
+    """Move a booking to another flight; asked again, it is moved already.
+
+    Raises :class:`Refused` for an old version or a full flight.
     """
     with db.transaction():
         known = _found(db.execute(f"{_READ} FOR UPDATE", (reference,)).fetchone(), reference)

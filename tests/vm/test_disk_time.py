@@ -11,7 +11,7 @@ import pytest
 
 from tests.lab import LabUnderTest
 from tests.user import until
-from tests.vm.disk_meter import install, median, start, times
+from tests.vm.disk_meter import install, start, times, usual
 from tests.vm.disks import TOP, Bench, disk_bench, left_as_it_was
 
 pytestmark = pytest.mark.vm
@@ -22,7 +22,7 @@ OTHER = "/var/tmp/measured"  # on the disk of the system
 TICK_MS = 5
 """Timers of these kernels go by jiffies of 4 ms."""
 NOISE_MS = 25
-"""What an emulated machine that shares its CPUs adds to the median of an I/O at most."""
+"""What an emulated machine that shares its CPUs adds to the quicker ones of its I/Os at most."""
 UNIT = "holds-a-file"
 HUNG_AFTER = "/proc/sys/kernel/hung_task_timeout_secs"
 ERRORS = "I/O error|EXT4-fs error|Buffer I/O|blocked for more"
@@ -50,18 +50,18 @@ def takes(ms: float, found: float) -> bool:
 def test_reads_writes_and_flushes_each_take_their_time(bench: Bench) -> None:
     mark, await_before = bench.log_mark(), stat(bench)
     view = bench.inject("disk_slow", read_ms=60, write_ms=120, flush_ms=240)
-    read, write = median(bench, "r", FILE), median(bench, "w", FILE)
-    flush = median(bench, "f", FILE, 5)
+    read, write = usual(bench, "r", FILE), usual(bench, "w", FILE)
+    flush = usual(bench, "f", FILE, 5)
     assert takes(60, read) and takes(120, write) and takes(120 + 240, flush), (read, write, flush)
-    assert median(bench, "r", OTHER) < 30 and median(bench, "w", OTHER) < 30, "another disk is as fast as ever"
+    assert usual(bench, "r", OTHER) < 30 and usual(bench, "w", OTHER) < 30, "another disk is as fast as ever"
     reads, read_ms, writes, write_ms = (b - a for a, b in zip(await_before, stat(bench), strict=True))
-    assert reads >= 15 and takes(60, read_ms / reads), "await, as iostat makes it"
+    assert reads >= 15 and 60 - TICK_MS <= read_ms / reads < 120, "await, as iostat makes it: a mean"
     assert writes >= 20 and write_ms / writes >= 120 - TICK_MS
     found = bench.evidence(view)
     assert found.counters["late_reads"] >= 15 and found.counters["late_writes"] >= 20
     assert bench.seen(view) == [True, True]
     bench.recover(view)
-    assert median(bench, "r", FILE) < 30 and median(bench, "w", FILE) < 30 and median(bench, "f", FILE, 5) < 60
+    assert usual(bench, "r", FILE) < 30 and usual(bench, "w", FILE) < 30 and usual(bench, "f", FILE, 5) < 60
     assert bench.logged(mark, ERRORS) == []
 
 
@@ -72,9 +72,9 @@ def stat(bench: Bench) -> list[int]:
 
 
 def test_writes_alone(bench: Bench) -> None:
-    before = median(bench, "r", FILE, 40)
+    before = usual(bench, "r", FILE, 40)
     view = bench.inject("disk_slow", read_ms=0, write_ms=25, flush_ms=25)
-    read, write = median(bench, "r", FILE, 40), median(bench, "w", FILE, 40)
+    read, write = usual(bench, "r", FILE, 40), usual(bench, "w", FILE, 40)
     assert read < before * 1.5 + 2, "reads are as they were"
     assert takes(25, write) and write > read + 15, (read, write)
     assert bench.evidence(view).counters["late_writes"] >= 40
@@ -83,10 +83,10 @@ def test_writes_alone(bench: Bench) -> None:
 
 def test_places_of_a_file_are_slow_and_the_rest_is_not(bench: Bench) -> None:
     view = bench.inject("disk_slow", file=FILE, read_ms=150, write_ms=0)
-    assert takes(150, median(bench, "r", FILE, 5))
-    assert median(bench, "w", FILE, 5) < 50
+    assert takes(150, usual(bench, "r", FILE, 5))
+    assert usual(bench, "w", FILE, 5) < 50
     bench.sh(f"cp {FILE} {TOP}/neighbour; sync {TOP}/neighbour")
-    assert median(bench, "r", f"{TOP}/neighbour", 5) < 50
+    assert usual(bench, "r", f"{TOP}/neighbour", 5) < 50
     bench.sh(f"rm {TOP}/neighbour")
     bench.recover(view)
 
@@ -174,7 +174,7 @@ def test_reads_and_writes_hang_and_go_on_with_the_right_data(bench: Bench) -> No
         until("the kernel says so", lambda: bool(bench.logged(mark, "task (dd|doomed):.* blocked for more than")))
         found = bench.evidence(view)
         assert found.counters["hanging_now"] >= 3 and bench.seen(view) == [True]
-        assert median(bench, "r", OTHER, 5) < 50, "another disk goes on"
+        assert usual(bench, "r", OTHER, 5) < 50, "another disk goes on"
         bench.sh("pkill -KILL -x doomed")
         assert hanging(bench, "doomed") == 1 and reader.poll() is writer.poll() is None, "no signal ends it"
         bench.sh(f"echo {usual} > {HUNG_AFTER}")
@@ -187,13 +187,13 @@ def test_reads_and_writes_hang_and_go_on_with_the_right_data(bench: Bench) -> No
 
 def test_reads_and_writes_hang_apart_and_end_by_themselves(bench: Bench) -> None:
     view = bench.inject("disk_hang", what="reads", seconds=4)
-    assert median(bench, "w", FILE, 3) < 200
+    assert usual(bench, "w", FILE, 3) < 200
     (read,) = times(bench, "r", FILE)
     assert takes(4000, read), "each I/O is let go after so many seconds"
     assert bench.look(view).state == "active"
     bench.recover(view)
     view = bench.inject("disk_hang", what="writes")
-    assert median(bench, "r", FILE, 3) < 200
+    assert usual(bench, "r", FILE, 3) < 200
     with start(
         bench, f"dd if=/dev/zero of={TOP}/late bs=4096 count=1 oflag=direct 2>/dev/null; echo done"
     ) as writer:
@@ -231,7 +231,7 @@ def test_a_disk_is_gone_and_comes_back(bench: Bench, backend: str) -> None:
     assert bench.logged(mark, lines[backend]) and bench.logged(mark, "EXT4-fs.*(error|Remounting|shut)")
     assert bench.seen(view) == [True, True]
     assert bench.evidence(view).hits >= 2
-    assert median(bench, "r", OTHER, 3) < 50
+    assert usual(bench, "r", OTHER, 3) < 50
     ended = bench.recover(view)
     assert ended.state == "recovered"
     assert bench.sh(READ_ONE) == right and bench.sh(f"findmnt -no OPTIONS {TOP}") == options

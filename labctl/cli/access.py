@@ -72,7 +72,10 @@ def log_command(source: str, lines: int) -> tuple[str, ...]:
     """What to run on the node."""
     if source == "kernel":
         return ("dmesg", "--time-format", "iso")
-    return ("journalctl", "--unit", UNIT, "--lines", str(lines), "--no-pager", "--output", "short-iso")
+    # Where others look after a service on the node, the agent has a journal of its own.
+    namespace = "--namespace=+groundfault"
+    lines_of_it = ("--unit", UNIT, namespace, "--lines", str(lines))
+    return ("journalctl", *lines_of_it, "--no-pager", "--output", "short-iso")
 
 
 def _follow_argv(session: Session, node: Node, source: str, lines: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -67,6 +68,7 @@ def _shown(field: str) -> str:
     metavar="WORD",
     help="Word for the kernel's command line, such as lockdown=integrity; may be repeated.",
 )
+@click.option("--workload", metavar="NAME", help="Service that runs on the nodes, such as booking.")
 @click.option("--internet", is_flag=True, help="Let the nodes reach the internet.")
 @click.option("--bare", is_flag=True, help="Without the agent, for `labctl node install`.")
 @click.option(
@@ -201,7 +203,7 @@ def _report(session: Session, one: NodeStatus) -> NodeReport:
     if session.injections(one.node).silent is not None:
         return _held(session, one)
     try:
-        return _ask(session, one.node)
+        return replace(_ask(session, one.node), web=one.web)
     except LabctlError as error:
         return _silent(session, one, error)
 

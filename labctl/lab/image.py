@@ -107,33 +107,41 @@ def _packages(more: Sequence[str]) -> tuple[str, ...]:
     return (*PACKAGES, *sorted({*more} - {*PACKAGES}))
 
 
-def rootfs_key(suite: str = "trixie", packages: Sequence[str] = ()) -> str:
+def rootfs_key(suite: str = "trixie", packages: Sequence[str] = (), finish: str = "") -> str:
     """The key of the root tar: package list, suite, architecture, and every script and file that shapes it."""
     shaped = [f"{name}\0".encode() + path.read_bytes() for name, path in _overlay_files().items()]
     scripts = [(_guest() / name).read_bytes() for name in ("rootfs.sh", "initramfs-init")]
     words = (suite, ARCHITECTURE, *_packages(packages), *_LEFT_OUT)
-    return _digest(" ".join(words).encode(), *scripts, *shaped)
+    return _digest(" ".join(words).encode(), *scripts, *shaped, *([finish.encode()] if finish else ()))
 
 
-def image_key(agent: bool, kernel: KernelName = "debian13", packages: Sequence[str] = ()) -> str:
+def image_key(agent: bool, kernel: KernelName = "debian13", packages: Sequence[str] = (), finish: str = "") -> str:
     """The key of the image that would be built now; reads files of the project only."""
     guest = GUESTS[kernel]
-    parts = [rootfs_key(guest.suite, packages), bundle_key(guest.python_version) if agent else "bare", DISK_SIZE]
+    parts = [
+        rootfs_key(guest.suite, packages, finish),
+        bundle_key(guest.python_version) if agent else "bare",
+        DISK_SIZE,
+    ]
     if guest.own_kernel:
         parts.append(kernel_key())
     return _digest("\0".join(parts).encode(), (_guest() / "assemble.sh").read_bytes())
 
 
 def ensure_image(
-    agent: bool, progress: Progress, kernel: KernelName = "debian13", packages: Sequence[str] = ()
+    agent: bool,
+    progress: Progress,
+    kernel: KernelName = "debian13",
+    packages: Sequence[str] = (),
+    finish: str = "",
 ) -> Image:
     """The image for nodes with this kernel and these packages more, with or without the agent in it.
 
-    Built where it is not cached. Raises LabError where a tool, a mirror, a package or Debian's keyring is missing,
-    or a stage fails.
+    `finish` is a shell script that shapes the tree in `$1` once the packages are installed. Built where it is not
+    cached. Raises LabError where a tool, a mirror, a package or Debian's keyring is missing, or a stage fails.
     """
     guest = GUESTS[kernel]
-    key = image_key(agent, kernel, packages)
+    key = image_key(agent, kernel, packages, finish)
     directory = paths.cache_dir() / "images"
     target = directory / key
     image = Image(key, target / "disk.qcow2", target / "kernel", target / "initrd")
@@ -145,7 +153,7 @@ def ensure_image(
             return image
         need("mmdebstrap", "mke2fs", "qemu-img", "unshare", *(() if os.geteuid() == 0 else ("newuidmap",)))
         bundle = build_bundle(guest.python_version, progress=progress) if agent else None
-        rootfs = _ensure_rootfs(guest.suite, packages, progress)
+        rootfs = _ensure_rootfs(guest.suite, packages, finish, progress)
         own = ensure_kernel(progress) if guest.own_kernel else None
         with progress.task("assembling the node image") as task, scratch(directory) as work:
             task.update("file system")
@@ -161,7 +169,7 @@ def ensure_image(
             )
             for name in ("kernel", "initrd"):
                 (work / name).rename(done / name)
-            if image_key(agent, kernel, packages) != key:
+            if image_key(agent, kernel, packages, finish) != key:
                 raise LabError("the agent's code changed while its image was made", "run it again")
             done.rename(target)
         prune(directory.glob("[0-9a-f]*"), _KEPT)
@@ -174,9 +182,9 @@ def _assembly(work: Path, rootfs: Path, bundle: Path | None, own: LabKernel | No
     return ("sh", str(_guest() / "assemble.sh"), str(work), *inputs, *kernel)
 
 
-def _ensure_rootfs(suite: str, packages: Sequence[str], progress: Progress) -> Path:
+def _ensure_rootfs(suite: str, packages: Sequence[str], finish: str, progress: Progress) -> Path:
     directory = paths.cache_dir() / "rootfs"
-    target = directory / f"{rootfs_key(suite, packages)}.tar"
+    target = directory / f"{rootfs_key(suite, packages, finish)}.tar"
     if target.is_file():
         os.utime(target)
         return target
@@ -200,6 +208,7 @@ def _ensure_rootfs(suite: str, packages: Sequence[str], progress: Progress) -> P
             "--dpkgopt=force-confold",
             # Before the packages: so that their installation finds, e.g., that no initramfs is to be made.
             f"--essential-hook=tar-in '{overlay}' /",
+            *((f"--customize-hook={finish}",) if finish else ()),
             f"--customize-hook={hook}",
             suite,
             str(work / "root.tar"),

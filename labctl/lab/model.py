@@ -21,6 +21,9 @@ PackageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length
 KernelArgument = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.,:=/+-]*$", max_length=200)]
 """One word for the kernel's command line."""
 
+WorkloadName = Annotated[str, Field(pattern=r"^([a-z][a-z0-9_]{1,30})?$")]
+"""The name of a workload of `problems.workloads`; "" for none."""
+
 LAB_NAME = r"^[a-z0-9][a-z0-9-]{0,30}$"
 
 LabelKey = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,62}$")]
@@ -67,6 +70,8 @@ class LabOptions(BaseModel):
     """Debian packages that the nodes have besides those of every node, with what these depend on."""
     kernel_arguments: Annotated[tuple[KernelArgument, ...], Field(max_length=50)] = ()
     """Words added to the kernel's command line: lsm=…, lockdown=…, systemd.unified_cgroup_hierarchy=…"""
+    workload: WorkloadName = ""
+    """The service that runs on the nodes when the golden snapshot is taken."""
 
 
 class NodeStatus(BaseModel):
@@ -78,6 +83,8 @@ class NodeStatus(BaseModel):
     running: bool
     pid: int | None = None
     detail: str = ""
+    web: str = ""
+    """Where a service that the lab deployed on this node is reached from here: a URL."""
 
 
 Ready = Callable[[Node], None]

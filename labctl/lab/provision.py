@@ -6,12 +6,12 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from labctl.lab import identity
+from labctl.lab import identity, ports, workload
 from labctl.lab.files import link_or_copy, write_atomic
 from labctl.lab.image import Image
 from labctl.lab.machine import Machine, Places
-from labctl.lab.model import Node
-from labctl.lab.state import Record
+from labctl.lab.model import LabOptions, Node
+from labctl.lab.state import Ports, Record
 from labctl.lab.tools import run
 from labctl.pki import LabAuthority
 
@@ -32,12 +32,38 @@ def machines(directory: Path, record: Record) -> tuple[Machine, ...]:
             cpus=record.options.cpus,
             arguments=record.options.kernel_arguments,
             internet=record.options.internet,
-            forwards=((ports.ssh, SSH_PORT), (ports.agent, AGENT_PORT)),
+            forwards=forwards(at, record.options),
         )
-        for index, (name, ports) in enumerate(
+        for index, (name, at) in enumerate(
             zip(identity.node_names(record.options.nodes), record.ports, strict=True), 1
         )
     )
+
+
+def forwards(at: Ports, options: LabOptions) -> tuple[tuple[int, int], ...]:
+    """Pairs of a loopback port and the node's port that it leads to."""
+    always = ((at.ssh, SSH_PORT), (at.agent, AGENT_PORT))
+    web = workload.web(options.workload)
+    return (*always, (at.web, web.port)) if web and at.web else always
+
+
+def choose_ports(options: LabOptions) -> tuple[Ports, ...]:
+    """Free loopback ports for each node, with one more for the node where a workload is reached."""
+    web = workload.web(options.workload)
+    names = identity.node_names(options.nodes)
+    counts = [3 if web and name == web.node else 2 for name in names]
+    numbers = list(ports.choose(sum(counts)))
+    return tuple(Ports.of([numbers.pop() for _ in range(count)]) for count in counts)
+
+
+def url(port: int) -> str:
+    """Where a forwarded web port is; "" for none."""
+    return f"http://127.0.0.1:{port}" if port else ""
+
+
+def web_url(record: Record) -> str:
+    """Where the lab's workload is reached from here; "" where there is none."""
+    return next((url(each.web) for each in record.ports if each.web), "")
 
 
 def nodes(directory: Path, record: Record) -> tuple[Node, ...]:
@@ -46,14 +72,14 @@ def nodes(directory: Path, record: Record) -> tuple[Node, ...]:
         Node(
             name=name,
             address="127.0.0.1",
-            ssh_port=ports.ssh,
+            ssh_port=at.ssh,
             ssh_key=directory / "ssh_key",
             known_hosts=directory / "known_hosts",
-            agent_port=ports.agent,
+            agent_port=at.agent,
             lab_addresses=identity.lan_addresses(index),
             labels=record.labels.get(name, {}),
         )
-        for index, (name, ports) in enumerate(
+        for index, (name, at) in enumerate(
             zip(identity.node_names(record.options.nodes), record.ports, strict=True), 1
         )
     )
@@ -92,7 +118,7 @@ def write_known_hosts(directory: Path, record: Record) -> None:
     """Each node's forwarded port with the one key it may show there."""
     there: Sequence[Machine] = machines(directory, record)
     hosts = [
-        ("127.0.0.1", ports.ssh, identity.kept_key(machine.places.host_key).public)
-        for machine, ports in zip(there, record.ports, strict=True)
+        ("127.0.0.1", at.ssh, identity.kept_key(machine.places.host_key).public)
+        for machine, at in zip(there, record.ports, strict=True)
     ]
     write_atomic(directory / "known_hosts", identity.known_hosts(hosts), 0o644)

@@ -12,7 +12,7 @@ import psutil
 from labctl.errors import LabError, UsageError
 from labctl.hardware.journal import Journal
 from labctl.hardware.settling import settle
-from labctl.lab import fleet, identity, machine, memory, ports, provision, state
+from labctl.lab import fleet, identity, machine, memory, ports, provision, state, workload
 from labctl.lab.accelerator import accelerator, qemu_version
 from labctl.lab.files import locked
 from labctl.lab.image import ensure_image, image_key
@@ -54,6 +54,7 @@ class QemuLab:
         with self._locked(progress):
             record = self._record()
             wanted = options or (record.options if record else LabOptions())
+            workload.check(wanted)
             if record and record.golden and self._running(record):
                 self._keep(record, wanted, ready, progress)
                 return
@@ -103,8 +104,8 @@ class QemuLab:
         record = self._record()
         if record is None:
             return ()
-        found = zip(self.nodes(), provision.machines(self.directory, record), strict=True)
-        return tuple(_status(node, machine.pid(each), record) for node, each in found)
+        found = zip(self.nodes(), provision.machines(self.directory, record), record.ports, strict=True)
+        return tuple(_status(node, machine.pid(each), record, at.web) for node, each, at in found)
 
     def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
         """These are the labels of a node from now on. They outlive its disks, and go with the lab."""
@@ -188,8 +189,11 @@ class QemuLab:
         """Why the golden snapshot is of no use any more; empty where it is."""
         if wanted != record.options:
             return "its options changed"
-        if record.image != image_key(wanted.agent, wanted.kernel, wanted.packages):
+        packages, finish = workload.packages(wanted), workload.finish(wanted)
+        if record.image != image_key(wanted.agent, wanted.kernel, packages, finish):
             return "the node image or the agent changed since its snapshot"
+        if record.workload_key != workload.key(wanted.workload):
+            return f"workload {wanted.workload} changed since its snapshot"
         if record.qemu != qemu_version():
             return "QEMU changed since its snapshot"
         if record.shape != machine.SHAPE:
@@ -213,13 +217,16 @@ class QemuLab:
                     record = self._with_free_ports(record)
             task.update("waiting for the agents" if record.options.agent else "")
             self._ready(record, ready)
+            if url := provision.web_url(record):
+                task.update(f"waiting for {record.options.workload}")
+                workload.wait_serving(url, record.options.workload)
 
     def _make(self, options: LabOptions, ready: Ready, progress: Progress) -> None:
         """Image, disks, first boot, golden snapshot."""
-        image = ensure_image(options.agent, progress, options.kernel, options.packages)
+        packages, finish = workload.packages(options), workload.finish(options)
+        image = ensure_image(options.agent, progress, options.kernel, packages, finish)
         chosen = accelerator(image.kernel, image.initrd, progress)
         progress.note(f"nodes run with {'KVM' if chosen.name == 'kvm' else 'emulation'}: {chosen.reason}")
-        numbers = ports.choose(2 * options.nodes)
         before = self._record()
         record = Record(
             name=self.name,
@@ -230,7 +237,8 @@ class QemuLab:
             shape=machine.SHAPE,
             accelerator=chosen,
             labels=before.labels if before else {},
-            ports=tuple(Ports(ssh=a, agent=b) for a, b in zip(numbers[::2], numbers[1::2], strict=True)),
+            ports=provision.choose_ports(options),
+            workload_key=workload.key(options.workload),
         )
         state.write_record(self._file, record)
         provision.make_nodes(self.directory, record, image)
@@ -238,8 +246,12 @@ class QemuLab:
         record = self._first_boot(record, progress)
         with progress.task("waiting for the agents" if options.agent else "checking the nodes"):
             self._ready(record, ready)
+        if options.workload:
+            workload.deploy(workload.find(options.workload), provision.nodes(self.directory, record), progress)
+        if url := provision.web_url(record):
+            workload.wait_serving(url, options.workload)
         with progress.task("taking the golden snapshot"):
-            fleet.wait_quiet([port for each in record.ports for port in (each.ssh, each.agent)])
+            fleet.wait_quiet([port for each in record.ports for port in each.used])
             fleet.take_golden(provision.machines(self.directory, record))
             state.write_record(self._file, record.model_copy(update={"golden": True}))
         self._ready(record, ready)  # the nodes stood still for the snapshot, and their clocks with them
@@ -268,9 +280,8 @@ class QemuLab:
         """The record with other ports for nodes that do not run and whose ports are taken by now."""
         kept: list[Ports] = []
         for one, old in zip(provision.machines(self.directory, record), record.ports, strict=True):
-            if machine.pid(one) is None and not (ports.is_free(old.ssh) and ports.is_free(old.agent)):
-                ssh, agent = ports.choose(2)
-                kept.append(Ports(ssh=ssh, agent=agent))
+            if machine.pid(one) is None and not all(ports.is_free(port) for port in old.used):
+                kept.append(Ports.of(ports.choose(len(old.used))))
             else:
                 kept.append(old)
         record = record.model_copy(update={"ports": tuple(kept)})
@@ -348,8 +359,9 @@ class QemuLab:
             yield
 
 
-def _status(node: Node, pid: int | None, record: Record) -> NodeStatus:
+def _status(node: Node, pid: int | None, record: Record, web: int) -> NodeStatus:
+    url = provision.url(web)
     if pid is None:
-        return NodeStatus(node=node, running=False, detail="off")
+        return NodeStatus(node=node, running=False, detail="off", web=url)
     detail = f"{record.accelerator.name}, {record.options.memory_mib} MiB"
-    return NodeStatus(node=node, running=True, pid=pid, detail=detail)
+    return NodeStatus(node=node, running=True, pid=pid, detail=detail, web=url)

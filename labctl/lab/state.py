@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -24,6 +24,18 @@ class Ports(BaseModel):
 
     ssh: int
     agent: int
+    web: int = 0
+    """To the service that clients use; 0 where the node has none."""
+
+    @property
+    def used(self) -> tuple[int, ...]:
+        """All of them that lead somewhere."""
+        return tuple(port for port in (self.ssh, self.agent, self.web) if port)
+
+    @classmethod
+    def of(cls, numbers: Sequence[int]) -> Ports:
+        """Two or three free ports, in the order of :attr:`used`."""
+        return cls(ssh=numbers[0], agent=numbers[1], web=numbers[2] if len(numbers) > 2 else 0)
 
 
 class Record(BaseModel):
@@ -44,6 +56,9 @@ class Record(BaseModel):
     labels: Mapping[str, Labels] = Field(default_factory=dict)
     """What an operator says of each node."""
 
+    workload_key: str = ""
+    """The content hash of the workload that is deployed; "" for none."""
+
     golden: bool = False
     """Whether all nodes have the golden snapshot. False while the first boot is under way."""
 
@@ -63,7 +78,10 @@ def read_record(path: Path) -> Record | None:
 
 def write_record(path: Path, record: Record) -> None:
     """Record the lab's state, all or nothing."""
-    unset = None if record.labels else {"labels"}  # what nobody uses is nothing an older labctl has to know
+    # What nobody uses is nothing an older labctl has to know.
+    unset: dict[str, Any] = {} if record.labels else {"labels": True}
+    if not record.options.workload:
+        unset |= {"workload_key": True, "options": {"workload"}, "ports": {"__all__": {"web"}}}
     write_atomic(path, record.model_dump_json(indent=1, exclude=unset).encode())
 
 

@@ -26,6 +26,9 @@ class NodeReport:
     labels: Mapping[str, str] = field(default_factory=dict)
     agent: str = ""
     problem: str = ""
+    web: str = ""
+    """Where the service that clients use is reached."""
+
     agent_version: str = ""
     live: int = 0
     stuck: int = 0
@@ -80,4 +83,5 @@ def clock_text(one: NodeReport) -> str:
 
 
 def _note(one: NodeReport) -> str:
-    return one.problem or ("new faults refused: labctl stop is in force" if one.stopped else "")
+    stopped = "new faults refused: labctl stop is in force" if one.stopped else ""
+    return one.problem or "; ".join(filter(None, (stopped, one.web)))

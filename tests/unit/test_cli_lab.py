@@ -146,7 +146,7 @@ def test_logs_are_followed(world: World, tmp_path: Path) -> None:
     for source in ("agent", "kernel", "console"):
         assert world.run("logs", "w1", f"--{source}", "-f", "--lines", "5").code == 7
     agent, kernel, console = world.executed
-    assert agent[-1].startswith("journalctl --unit groundfault-agent.service --lines 5")
+    assert agent[-1].startswith("journalctl --unit groundfault-agent.service --namespace=+groundfault --lines 5")
     assert agent[-1].endswith("--follow")
     assert kernel[-1] == "dmesg --time-format iso --follow"
     assert console == ["tail", "--follow=name", "--lines", "5", "--", str(tmp_path / "console")]

@@ -1,0 +1,4 @@
+# w1: the way in, once there is something behind it.
+set -eu
+systemctl enable --quiet nginx.service
+systemctl restart nginx.service

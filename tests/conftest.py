@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.booking_lab import booking_lab  # noqa: F401  a lab of its own for problems
 from tests.lab import kernel_node, kernel_nodes, lab  # noqa: F401  fixtures for vm and e2e: one lab for both
 
 ALLOWED = Path(__file__).with_name("allowed-skips.txt")

@@ -10,7 +10,6 @@ import secrets
 import tarfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack
 
 import httpx
@@ -86,11 +85,8 @@ def deploy(workload: Workload, nodes: Sequence[Node], progress: Progress, login:
     here = [node for node in nodes if node.name in workload.nodes]
     with ExitStack() as stack, progress.task(f"deploying {workload.name}") as task:
         task.update("logging in")
-        with ThreadPoolExecutor(max_workers=len(here)) as pool:
-            logins = list(pool.map(lambda node: _entered(login(node)), here))
-        for opened, _ in logins:
-            stack.push(opened)
-        remotes = {remote.node.name: remote for _, remote in logins}
+        remotes: dict[str, Remote] = {}
+        fleet.each(here, lambda node: remotes.update({node.name: stack.enter_context(login(node))}))
         task.update("files")
         fleet.each(here, lambda node: _put(remotes[node.name], workload.files.get(node.name, ()), drawn))
         for step in workload.steps:
@@ -99,10 +95,6 @@ def deploy(workload: Workload, nodes: Sequence[Node], progress: Progress, login:
             fleet.each(there, lambda one: _script(*one, step.timeout_s, f"setting up {step.title}"))  # noqa: B023 - used up here
         task.update("waiting until it is ready")
         wait_ready(workload, remotes)
-
-
-def _entered(manager: AbstractContextManager[Remote]) -> tuple[AbstractContextManager[Remote], Remote]:
-    return manager, manager.__enter__()
 
 
 def _put(remote: Remote, files: Sequence[File], drawn: Mapping[str, str]) -> None:

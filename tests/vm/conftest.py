@@ -10,11 +10,13 @@ from xdist.scheduler import LoadFileScheduling
 
 
 class TogetherScheduling(LoadFileScheduling):  # type: ignore[misc] # xdist has no types for it
-    """A file stays together; those that want nodes with other kernels stay together, too: these boot once."""
+    """A file stays together; those that want the same lab beside the usual one do, too: each boots once."""
 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
-        return "kernels" if "kernel_node" in (Path(self.config.rootpath) / file).read_text() else file
+        text = (Path(self.config.rootpath) / file).read_text()
+        labs = [lab for word, lab in (("kernel_node", "kernels"), ("booking_lab", "booking")) if word in text]
+        return labs[0] if labs else file
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -74,11 +74,12 @@ WORKLOAD = Workload(
     files={node: _files(node) for node in NODES},
     steps=(
         _step("the machines", w1="common", w2="common", w3="common"),
-        _step("names, cache, database", w1="front", w2="primary"),
+        _step("names, cache, clusters", w1="front", w2="cluster", w3="cluster"),
+        _step("the database", w2="primary"),
         _step("etcd", w1="etcd", w2="etcd", w3="etcd"),
         _step("the standby", w3="standby"),
         _step("the API", w1="api", w3="api"),
-        _step("the way in", w1="web"),
+        _step("the way in", w1="web", w2="swept", w3="swept"),
     ),
     checks=(
         *_active("w1", "nginx", "booking-api", "booking-worker", "valkey-server", "etcd", "dnsmasq"),

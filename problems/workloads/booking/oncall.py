@@ -66,7 +66,7 @@ ALLOWED: tuple[tuple[str, str], ...] = (
     # network
     ("/usr/bin/ss", "[-A-Za-z0-9:.*=()<> ]*"),
     ("/usr/bin/ping", "[-A-Za-z0-9. ]+"),
-    ("/usr/bin/tcpdump", "(-[nvqeAXtlpS]+ |-[ics] ?[a-z0-9]+ )*([a-z0-9(!][][a-z0-9 .:!()=<>&]*)?"),
+    ("/usr/bin/tcpdump", "(-[nvqeAXtlpS]+ |-[nvqeAXtlpS]*[ics] ?[a-z0-9]+ )*([a-z0-9(!][][a-z0-9 .:!()=<>&]*)?"),
     ("/usr/sbin/ip", "link set (dev )?lan (up|down|mtu [0-9]+)"),
     ("/usr/sbin/ip", "neigh flush dev lan"),
     ("/usr/sbin/tc", "(-[a-z]+ )*(qdisc|class|filter) (show|list|ls)[-a-z0-9: ]*"),

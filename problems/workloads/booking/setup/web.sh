@@ -1,4 +1,3 @@
 # w1: the way in, once there is something behind it.
 set -eu
-systemctl enable --quiet nginx.service
-systemctl restart nginx.service
+systemctl enable --quiet --now nginx.service

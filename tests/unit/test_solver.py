@@ -119,16 +119,18 @@ def ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("ssh")
 def test_a_script(tmp_path: Path) -> None:
     notes = Notebook()
-    steps = (("w1", "echo hello; exit 3"), ("hardware", "status w2"), ("wait", "0.1"), ("w2", "echo 'it''s me'"))
+    steps = (("w1", "echo hello; exit 3"), ("hardware", "status w2"), ("wait", "0.1"), ("w2", "echo 'it''s me'"),
+             ("desk", "ls STATEMENT.md; exit 4"))  # fmt: skip
     script = submitting(Script(title="x", steps=steps), problem())
     mine = ScriptedSolver(setting(problem(surface="confined"), tmp_path, Nodes(), notes), script)
     mine.start()
     until("it ends", mine.ended)
     mine.end()
     assert mine.declared() and mine.diagnosis() is not None
-    assert [data["status"] for data in notes.of("step")] == [3, 0, 0, 0]
+    assert [data["status"] for data in notes.of("step")] == [3, 0, 0, 0, 4]
     log = (tmp_path / "log").read_text()
     assert "on w1\nhello\n" in log and "hardware: did status w2" in log and "on w2\nits me\n" in log
+    assert "step 5, desk\nSTATEMENT.md\n" in log
 
 
 @pytest.mark.usefixtures("ssh")

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import threading
 import time
+from collections.abc import Sequence
 
 from labctl.run.problem import Problem, Script
 from labctl.run.solvers.base import DeskSolver, Setting
@@ -17,7 +18,7 @@ STEP_S = 900.0
 """How long one step may take."""
 
 _LOOK_S = 0.1
-HARDWARE, WAIT = "hardware", "wait"
+HARDWARE, WAIT, DESK = "hardware", "wait", "desk"
 
 
 class ScriptedSolver(DeskSolver):
@@ -64,17 +65,19 @@ class ScriptedSolver(DeskSolver):
             return 0
         if where == HARDWARE:
             return self._hear(HARDWARE, what)
-        return self._ssh(where, what)
+        script = ("sh", "-c", what)
+        return self._process(script if where == DESK else (*self.directory.ssh, where, shlex.join(script)))
 
     def _hear(self, kind: str, text: str) -> int:
         answer = self.desk.hear({"kind": kind, "text": text})
         self._say(f"{kind}: {answer['text']}\n")
         return 0 if answer["ok"] else 1
 
-    def _ssh(self, node: str, script: str) -> int:
-        argv = (*self.directory.ssh, node, shlex.join(("sh", "-c", script)))
+    def _process(self, argv: Sequence[str]) -> int:
+        """Run it in the solver's own directory; what it says goes to the log."""
         process = subprocess.Popen(
             argv,
+            cwd=self.directory.path,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -24,9 +24,10 @@ BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY;
 SELECT reference, CASE WHEN state = 'cancelled' THEN '' ELSE flight || '/' || version END, version, state
   FROM bookings ORDER BY reference;
 \\echo '## outbox'
-SELECT reference, version, kind, sent IS NOT NULL, round(extract(epoch FROM now() - created)) FROM outbox ORDER BY id;
+SELECT reference, version, kind, sent IS NOT NULL, round(extract(epoch FROM now() - created))
+  FROM outbox ORDER BY id;
 \\echo '## seats'
-SELECT f.id, f.free, f.free + count(b.reference) FILTER (WHERE b.state = 'booked')
+SELECT f.id, f.free, f.seats, count(b.reference) FILTER (WHERE b.state = 'booked')
   FROM flights f LEFT JOIN bookings b ON b.flight = f.id GROUP BY f.id ORDER BY f.id;
 COMMIT;
 """
@@ -149,12 +150,11 @@ def may_have(lines: Sequence[Line], looked_s: float, end_s: float) -> Mapping[st
 
 
 def _seats(before: Seen, after: Seen) -> Iterator[tuple[str, str]]:
-    """Flights that were sold beyond their seats, or whose seats got lost: free and booked ones always add up."""
-    had = {flight: total for flight, _, total in before["seats"]}
-    for flight, free, total in after["seats"]:
-        if int(free) < 0:
-            yield "flights oversold", f"flight {flight} has {free} free seats"
-        elif total != had.get(flight, total):
-            yield "flights whose seats do not add up", f"flight {flight}: {total} in all, {had[flight]} before"
-    gone = sorted({*had} - {row[0] for row in after["seats"]})
-    yield from (("flights gone", flight) for flight in gone)
+    """Flights that were sold beyond their seats, or whose seats got lost: free and booked ones add up."""
+    for flight, free, seats, booked in after["seats"]:
+        if int(booked) > int(seats):
+            yield "flights oversold", f"flight {flight} has {seats} seats and {booked} bookings"
+        elif int(free) + int(booked) != int(seats):
+            yield "flights whose seats do not add up", f"flight {flight}: {free} free, {booked} booked, of {seats}"
+    gone = sorted({row[0] for row in before["seats"]} - {row[0] for row in after["seats"]})
+    yield from (("flights gone", f"flight {flight}") for flight in gone)

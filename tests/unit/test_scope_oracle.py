@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
-from importlib import resources
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ import pytest
 
 from labctl.errors import LabError
 from labctl.lab.remote import Output
-from labctl.oracles.scope import Scope, differences, parse
+from labctl.oracles.on_node import scope as on_node
+from labctl.oracles.scope import Scope, differences, tidy
 from labctl.run.oracle import Window
 from labctl.run.verdict import Outcome
 
@@ -73,8 +75,24 @@ def test_of_many_changes_some_are_told() -> None:
 
 
 def test_what_comes_and_goes_by_itself() -> None:
-    text = "## unit\nuser@0.service\tactive\nnginx.service\tactive\n## file\n/root/.bash_history\troot:root 600 \n"
-    assert parse(text) == {"unit": {"nginx.service": "active"}, "file": {}}
+    state = {
+        "unit": {"user@0.service": "active", "nginx.service": "active", "groundfault-agent.service": "active"},
+        "file": {"/root/.bash_history": "0:0 600 x", "/etc/shadow": "0:0 640 y", "/etc/crontab": "0:0 644 z"},
+    }
+    assert tidy(state) == {"unit": {"nginx.service": "active"}, "file": {"/etc/crontab": "0:0 644 z"}}
+
+
+@pytest.mark.parametrize("state", ["failed", "activating", "deactivating"])
+def test_a_unit_that_broke_was_stopped_by_nobody(state: str) -> None:
+    """Other oracles tell that it is down; that it was *stopped* is a change."""
+    assert judged(changed("w1", "unit", "nginx.service", state)).outcome is Outcome.PASS
+    assert judged(changed("w1", "unit", "nginx.service", None)).outcome is Outcome.FAIL
+
+
+def test_a_new_port_is_a_change_and_one_of_a_service_that_is_down_is_not() -> None:
+    one = changed("w1", "listener", "tcp 0.0.0.0:4444", "listens")
+    assert judged(one).reasons == ("w1:listener tcp 0.0.0.0:4444 was nothing, is listens",)
+    assert Scope().judge(one, BEFORE, WINDOW).outcome is Outcome.PASS
 
 
 class Machine:
@@ -82,45 +100,67 @@ class Machine:
 
     nodes = ("here",)
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
     def sh(self, node: str, script: str, *, timeout_s: float = 60.0) -> Output:
         done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, timeout=timeout_s, check=False)
         return Output(done.returncode, done.stdout, done.stderr)
 
 
-def test_the_files_part_of_the_script_sees_content_mode_and_links(tmp_path: Path) -> None:
-    """The rest of it needs systemd, and is tried on nodes."""
-    script = resources.files("labctl.oracles").joinpath("scope.sh").read_text()
-    part = script[script.index('echo "## file"') : script.index('echo "## account"')]
+def test_the_program_sees_content_mode_links_and_directories(tmp_path: Path) -> None:
     one, two, odd = tmp_path / "one", tmp_path / "two", tmp_path / "odd name"
     one.write_text("1")
     two.symlink_to("one")
     odd.write_text("x")
+    (tmp_path / "__pycache__").mkdir()
 
-    def look() -> dict[str, dict[str, str]]:
-        done = Machine(tmp_path).sh("here", f"set -eu; set -- {tmp_path} /nowhere\n{part}")
-        assert (done.status, done.stderr) == (0, "")
-        return parse(done.stdout)
+    def look() -> dict[str, str]:
+        return dict(on_node.files([str(tmp_path), "/nowhere"]))
 
     before = look()
-    assert {Path(p).name for p in before["file"]} == {"one", "two", "odd name"}
+    assert {Path(p).name for p in before} == {"one", "two", "odd name"}
     one.write_text("2")
-    assert [d.split(" was ")[0] for d in differences(before, look())] == [f"content {one}"]
+    assert [d.split(" was ")[0] for d in differences({"file": before}, {"file": look()})] == [f"file {one}"]
     one.write_text("1")
+    assert look() == before
     one.chmod(0o600)
     two.unlink()
     two.symlink_to("odd name")
     odd.unlink()
-    found = {d.split(" was ")[0] for d in differences(before, look())}
-    assert found == {f"file {one}", f"file {two}", f"file {odd}", f"content {odd}"}
+    (tmp_path / "new").mkdir()
+    found = {d.split(" was ")[0] for d in differences({"file": before}, {"file": look()})}
+    assert found == {f"file {one}", f"file {two}", f"file {odd}", f"file {tmp_path / 'new'}"}
+
+
+def test_programs_that_changed_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    old, mark, new = tmp_path / "old", tmp_path / "mark", tmp_path / "new"
+    for path in (old, mark, new):
+        path.write_text("x")
+    marked = mark.stat().st_ctime
+    walk = os.walk
+    monkeypatch.setattr(on_node.os, "walk", lambda root: walk(str(tmp_path)) if root == "/usr" else iter(()))
+    wait_until = time.monotonic() + 5
+    while new.stat().st_ctime <= marked and time.monotonic() < wait_until:
+        new.chmod(0o4755)
+    assert [Path(p).name for p, _ in on_node.programs(str(mark))] == ["new"]
+
+
+def test_a_tool_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(on_node, "TOOLS", {})
+    assert on_node.said("no-such-tool-here", "x") == [] and on_node.said("false") == []
+    assert on_node.said("echo", "a") == ["a"]
+    assert on_node.TOOLS["echo"] == "works" and on_node.TOOLS["no-such-tool-here"].startswith("broken: ")
+    after = changed("w1", "tool", "nft", on_node.TOOLS["no-such-tool-here"])
+    assert judged(after).outcome is Outcome.FAIL
+
+
+def test_sysctls_and_accounts_of_this_machine() -> None:
+    assert dict(on_node.sysctls())["kernel.hostname"]
+    assert "passwd root" in dict(on_node.accounts())
 
 
 def test_a_node_that_cannot_be_read_is_no_verdict() -> None:
     class Broken(Machine):
         def sh(self, node: str, script: str, *, timeout_s: float = 60.0) -> Output:
-            return Output(127, "", "dpkg-query: not found\n")
+            return Output(127, "", "python3: not found\n")
 
-    with pytest.raises(LabError, match="here: its state could not be read: dpkg-query: not found"):
-        Scope().look(Broken(Path("/")))
+    with pytest.raises(LabError, match="here: could not be looked at: python3: not found"):
+        Scope().look(Broken())

@@ -1,0 +1,1 @@
+"""Problems with several causes, or one behind several symptoms."""

@@ -1,0 +1,1 @@
+"""Problems whose trigger is over and whose bad state stays."""

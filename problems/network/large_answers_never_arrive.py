@@ -1,0 +1,54 @@
+"""Searches hang and bookings work: large packets from w2 to w1 vanish, and nobody is told.
+
+Short answers fit in small packets. A plain ping passes, and a big one, too, where it may be cut up; new
+connections hang like old ones, so restarting anything is no help.
+"""
+
+from __future__ import annotations
+
+from labctl.run.problem import Planted, Problem, Script
+from node_agent.faults.network.mtu_blackhole import MtuBlackhole
+from problems.common import ADDRESS, API, POSTGRES, decoy, judged, permits, restart, restarted, told, wait
+from problems.probes import network_heals
+from problems.words import WORDS, triple
+
+CAUSE = triple("network between w1 and w2", "large packets vanish", "one direction of one link")
+PERMITTED = permits()
+
+PROBLEM = Problem(
+    name="large_answers_never_arrive",
+    title="Searching hangs, everything else works",
+    statement=told(
+        "booking: GET /flights: 40 % above 4 s or failed",
+        'Users say: "The list of flights does not come. If I have a booking already I can see it at once."',
+        "The health pages of both instances are green. Pings between all nodes go well.",
+        "A switch was replaced last night.",
+    ),
+    cause=frozenset({CAUSE}),
+    root_cause="IP packets above 576 bytes from w2 to w1 vanish without an ICMP answer, as behind a device "
+    "with a wrong MTU. Lists of flights do not fit; the API on w1 waits for them until its time is over.",
+    vocabulary=WORDS,
+    faults=(
+        Planted(
+            fault=MtuBlackhole(mtu_bytes=576, peers=(ADDRESS["w1"],), direction="out", interface="lan"), node="w2"
+        ),
+    ),
+    oracles=judged(PERMITTED, network_heals()),
+    permitted=PERMITTED,
+    challenge=(restarted("w1", API),),
+    reference=Script(
+        title="another port and cable for w2", steps=(("hardware", "replace-cable w2"), ("wait", "10"))
+    ),
+    alternative=Script(title="reseat the card of w2", steps=(("hardware", "reseat-nic w2"), ("wait", "10"))),
+    decoys=(
+        wait(),
+        restart("w1", API),
+        restart("w2", POSTGRES),
+        decoy(
+            "make all packets of w2 small, so that its links carry less for ever",
+            ("w2", "sudo ip link set dev lan mtu 576; sleep 10"),
+            fails_as="off_the_permitted_list",
+        ),
+    ),
+    case="33: an MTU black hole: small works, large hangs",
+)  # fmt: skip

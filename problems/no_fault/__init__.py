@@ -1,0 +1,1 @@
+"""Alarms with nothing behind them: who repairs something fails."""

@@ -1,0 +1,1 @@
+"""Problems of processes: neighbours, limits, system calls that are refused."""

@@ -1,0 +1,64 @@
+"""Half of all requests are rejected: the clock of w3 is minutes behind.
+
+A token that w1 signed is not yet valid on w3, and one that w3 signed has expired on w1. Both instances are
+right by their own clocks; restarting them, or giving tokens a longer life, changes nothing.
+"""
+
+from __future__ import annotations
+
+from labctl.oracles.clocks import Clocks
+from labctl.run.problem import Planted, Problem, Script
+from node_agent.faults.machine.clock_jump import ClockJump
+from problems.common import API, decoy, drain, edited, judged, permits, restart, restarted, told, wait
+from problems.words import WORDS, triple
+
+CAUSE = triple("clock of w3", "is behind", "one node")
+PERMITTED = permits()
+SET = """
+set -eu
+ask() { ssh -F ssh_config w1 date +%s.%N; }
+ask > /dev/null
+ssh -F ssh_config w3 "sudo date -s @$(ask)"
+ssh -F ssh_config w3 "sudo date -s @$(ask)"
+"""
+"""The time of w1 is right; the second time the way there is warm."""
+
+PROBLEM = Problem(
+    name="sessions_are_rejected",
+    title="Users are logged out at every other click",
+    statement=told(
+        "booking: 401 of 45 % of all requests with a session",
+        'Users say: "I log in, I search, and I am told to log in again."',
+        "The secret of both instances is the same; somebody compared it.",
+    ),
+    cause=frozenset({CAUSE}),
+    root_cause="The wall clock of w3 is four minutes behind, and nothing keeps it in step. Tokens of one "
+    "instance are not yet valid, or have expired, for the other.",
+    vocabulary=WORDS,
+    faults=(
+        Planted(
+            fault=ClockJump(by_s=-240), node="w3", bites_within_s=90,
+            shows="journalctl -u booking-api.service -n 60 --no-pager -o cat | grep -q '401 .*not yet valid'",
+        ),
+    ),
+    oracles=judged(PERMITTED, Clocks(as_aspect="cause")),
+    permitted=PERMITTED,
+    challenge=(restarted("w3", API),),
+    reference=Script(title="set the clock by that of w1", steps=(("desk", SET),)),
+    decoys=(
+        wait(),
+        restart("w3", API),
+        drain("w3"),
+        decoy(
+            "believe tokens for longer",
+            ("w3", f"{edited('/etc/booking/booking.env', '$aBOOKING_LEEWAY=600')}; sudo systemctl restart {API}"),
+            fails_as="off_the_permitted_list",
+        ),
+        decoy(
+            "set the clock of w1 by that of w3",
+            ("desk", 'ssh -F ssh_config w1 "sudo date -s @$(ssh -F ssh_config w3 date +%s.%N)"'),
+            fails_as="cause_left",
+        ),
+    ),
+    case="47: clocks that are apart; 49: a machine that lives in the past",
+)  # fmt: skip

@@ -126,6 +126,11 @@ class Ledger(Oracle):
                 yield "confirmations late", f"{reference} version {version}, {age} s old"
             if sent == "t" and confirmed is not None and f"{reference}:{version}" not in handed:
                 yield "confirmations marked and not sent", f"{reference} version {version}"
+        most = Counter(line.key for line in window.lines if line.is_write and line.answer not in KNOWN_NOT_DONE)
+        for name in sorted(handed):
+            reference, _, version = name.rpartition(":")
+            if reference in mine and int(version) > most[reference]:
+                yield "confirmations of nothing", f"{reference} version {version}"
         for reference, _, version, _ in after["bookings"]:
             told = sorted(versions.get(reference, ()))
             if reference in mine and told != list(range(1, int(version) + 1)):

@@ -17,7 +17,7 @@ Answer = str | tuple[int, str, str] | Callable[[str], str]
 
 @dataclass
 class Told:
-    """Nodes that answer by the first of `answers` whose words, (node, part of the script), fit; others are lost."""
+    """Nodes that answer by the first of `answers` whose node and part of the script fit; others are lost."""
 
     answers: Sequence[tuple[str, str, Answer]]
     nodes: tuple[str, ...] = ("w1", "w2", "w3")
@@ -27,9 +27,8 @@ class Told:
         self.asked.append((node, script))
         for where, part, answer in self.answers:
             if where in (node, "*") and part in script:
-                if callable(answer):
-                    answer = answer(script)
-                status, out, err = (0, answer, "") if isinstance(answer, str) else answer
+                said = answer(script) if callable(answer) else answer
+                status, out, err = (0, said, "") if isinstance(said, str) else said
                 return Output(status, out, err)
         raise LabError(f"{node} does not answer")
 

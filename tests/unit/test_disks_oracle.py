@@ -94,8 +94,8 @@ def test_what_the_disk_says(told: str, reason: str) -> None:
 def test_complaints_of_the_kernel_count_while_they_are_new() -> None:
     found = judged(DISKS.look(lab(uptime="390.0")))
     assert found.reasons == (
-        "1 complaints of the kernel in the window, such as: Buffer I/O error on dev dm-0, logical block 33026, async"
-        " page read",
+        "1 complaints of the kernel in the window, such as: Buffer I/O error on dev dm-0, logical block 33026, "
+        "async page read",
     )
     assert judged(DISKS.look(lab(uptime="402.0"))).outcome is Outcome.PASS
     assert [*complaints(("nonsense", "[ 1.0] w2 kernel: all is well"), 2.0)] == []

@@ -22,7 +22,7 @@ _NAME = "[A-Za-z0-9_@+-][A-Za-z0-9_.@+-]*"  # neither ".." nor hidden
 _BELOW = f"(/{_NAME})*"
 _PATH = (
     "(/etc/(postgresql|nginx|booking|valkey|dnsmasq[.]d|default|cron[.]d|sysctl[.]d|security/limits[.]d"
-    f"|systemd/system/{_OWN_UNITS}[.]service[.]d){_BELOW}|/etc/(resolv[.]conf|hosts|crontab)"
+    f"|systemd/system/{_OWN_UNITS}[.]service([.]d)?){_BELOW}|/etc/(resolv[.]conf|hosts|crontab)"
     f"|/var/lib/(postgresql|etcd|valkey){_BELOW}|/srv/data{_BELOW})"
 )
 _MINE = f"((/tmp|/home/oncall){_BELOW}|{_PATH})"

@@ -39,6 +39,8 @@ class Election:
         if self._lease and self._renewed():
             return True
         self._lease = ""
+        if self._taken():
+            return False
         lease = self._post("/v3/lease/grant", {"TTL": LEASE_S})["ID"]
         value = base64.b64encode(self._name.encode()).decode()
         won = self._post("/v3/kv/txn", {
@@ -57,6 +59,10 @@ class Election:
         if self._lease:
             self._post("/v3/lease/revoke", {"ID": self._lease})
             self._lease = ""
+
+    def _taken(self) -> bool:
+        """Whether another one leads. A look at the nearest member costs little; a try is written by all of them."""
+        return int(self._post("/v3/kv/range", {"key": _KEY, "serializable": True}).get("count", 0)) > 0
 
     def _renewed(self) -> bool:
         answer = self._post("/v3/lease/keepalive", {"ID": self._lease})

@@ -70,9 +70,11 @@ class Clocks(Oracle):
                 unsure.append(f"{node}: its clock could only be read to {high - low:.1f} s")
             if abs(seen["gains"]) > self.rate:
                 bad.append(f"{node}: its clock runs {seen['gains']:+.2%} off")
+        for node, seen in sorted(after.items() if not bad else ()):
             for other, theirs in sorted(after.items()):
-                if low - theirs["ahead_at_most_s"] > self.within_s:
-                    bad.append(f"{node}: its clock is {low - theirs['ahead_at_most_s']:.2f} s ahead of {other}")
+                apart = seen["ahead_at_least_s"] - theirs["ahead_at_most_s"]
+                if apart > self.within_s:
+                    bad.append(f"{node}: its clock is {apart:.2f} s ahead of {other}")
         outcome = Outcome.FAIL if bad else Outcome.UNKNOWN if unsure else Outcome.PASS
         fastest = max((abs(seen["gains"]) for seen in after.values()), default=0.0)
         return self.found(outcome, *bad, *unsure, fastest=fastest)

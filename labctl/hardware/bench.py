@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from labctl.errors import LabError
+from labctl.lab.processes import spawn
 
 if TYPE_CHECKING:  # faults are listed by `labctl --help`, too, which does not wait for gRPC
     from labctl.lab.machine import Places
@@ -89,6 +90,8 @@ class Bench:
     """Runs a program on the node over SSH and returns its exit status."""
     ready: Callable[[], None] = field(default=lambda: None)
     """Waits until the agent answers and sets the guest's clock."""
+    start: Callable[[tuple[str, ...], Path], None] = spawn
+    """Starts a program here that outlives us, with its output in a file."""
 
     @property
     def tag(self) -> str:

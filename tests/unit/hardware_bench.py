@@ -12,6 +12,7 @@ from labctl.errors import LabError
 from labctl.hardware.bench import Bench, Files, Memory, tag_of
 from labctl.hardware.injector import HardwareInjector
 from labctl.hardware.journal import Journal, Record
+from labctl.hardware.wire import counters_of
 from labctl.lab.machine import Places
 from labctl.lab.model import Node
 from labctl.lab.qmp import Qmp, QmpError
@@ -37,6 +38,10 @@ class ToyQemu:
     running: bool = True
     link: bool = True
     failed_reads: int = 0
+    objects: dict[str, dict[str, Any]] = field(default_factory=dict)
+    channels: dict[str, str] = field(default_factory=dict)
+    """Character devices, and what QEMU calls the other end."""
+
     commands: list[str] = field(default_factory=list)
     kill_at: int = -1
     dead: bool = False
@@ -53,7 +58,16 @@ class ToyQemu:
 
     def state(self) -> Any:
         """All that a fault may change."""
-        return (self.nodes, self.devices, self.throttle, self.jobs, self.running, self.link)
+        return (
+            self.nodes,
+            self.devices,
+            self.throttle,
+            self.jobs,
+            self.running,
+            self.link,
+            self.objects,
+            self.channels,
+        )
 
     def revive(self) -> None:
         self.kill_at, self.dead = -1, False
@@ -92,7 +106,8 @@ class ToyQemu:
         return list(self.nodes.values())
 
     def do_qom_list(self, given: dict[str, Any]) -> Any:
-        return [{"name": name, "type": "child<device>"} for name in self.devices]
+        there = self.objects if given["path"] == "/objects" else self.devices
+        return [{"name": name, "type": "child<device>"} for name in there]
 
     def do_qom_get(self, given: dict[str, Any]) -> Any:
         return self.devices[given["path"].rpartition("/")[2]][given["property"]]
@@ -157,6 +172,25 @@ class ToyQemu:
 
     def do_set_link(self, given: dict[str, Any]) -> None:
         self.link = given["up"]
+
+    def do_chardev_add(self, given: dict[str, Any]) -> None:
+        address = given["backend"]["data"]["addr"]
+        assert address["type"] == "unix" and given["id"] not in self.channels
+        self.channels[given["id"]] = f"unix:{address['data']['path']}"
+
+    def do_query_chardev(self, given: dict[str, Any]) -> Any:
+        return [{"label": name, "filename": end} for name, end in self.channels.items()]
+
+    def do_object_add(self, given: dict[str, Any]) -> None:
+        assert {given["indev"], given["outdev"]} <= {*self.channels} and given["netdev"] == "lannet"
+        self.objects[given.pop("id")] = given
+
+    def do_object_del(self, given: dict[str, Any]) -> None:
+        del self.objects[given["id"]]
+
+    def do_chardev_remove(self, given: dict[str, Any]) -> None:
+        assert not any(given["id"] in (one["indev"], one["outdev"]) for one in self.objects.values()), "in use"
+        del self.channels[given["id"]]
 
     def do_device_del(self, given: dict[str, Any]) -> None:
         del self.devices[given["id"]]
@@ -245,7 +279,8 @@ class ToyMachine:
 
     def __post_init__(self) -> None:
         self.agent = ToyAgent(self)
-        (self.directory / "nodes" / "w1").mkdir(parents=True, exist_ok=True)
+        for folder in ("nodes/w1", "run"):
+            (self.directory / folder).mkdir(parents=True, exist_ok=True)
         self.qemu.console = self.places.console
 
     @property
@@ -275,7 +310,7 @@ class ToyMachine:
         def bench(injection_id: str, memory: Memory) -> Bench:
             return Bench(
                 Node(name="w1", address="127.0.0.1"), Files(self.places, tag_of(injection_id)), memory,
-                ToyPower(self), lambda: cast(AgentClient, self.agent), cast(Any, connect),
+                ToyPower(self), lambda: cast(AgentClient, self.agent), cast(Any, connect), start=started,
             )  # fmt: skip
 
         @contextlib.contextmanager
@@ -285,6 +320,11 @@ class ToyMachine:
 
         def wake() -> None:
             self.woken += 1
+
+        def started(argv: tuple[str, ...], log: Path) -> None:
+            """A wire that has carried nothing yet."""
+            self.qemu.die_here()
+            counters_of(Path(argv[3])).write_text("{}")
 
         return HardwareInjector(
             "w1",

@@ -265,6 +265,43 @@ def test_the_card_of_the_lab_network(guest: Guest) -> None:
     assert set(signs(one).values()) == {True}
 
 
+def test_a_bad_cable(guest: Guest) -> None:
+    near, far = (guest.lab.node(name).lab_addresses[0] for name in (HEALTHY, "w3"))
+
+    def pinged(address: str, *more: str, count: int = 200) -> int:
+        """How many of so many were answered."""
+        said = guest.sh(f"ping -q -i 0.02 -W 2 -c {count} {' '.join(more)} {address}", check=False)
+        return int(re.search(r"(\d+) received", said)[1])  # type: ignore[index]
+
+    before = guest.sh("tc qdisc show; nft list ruleset; ip link show lan; ethtool -S lan 2>/dev/null | wc -l")
+    one = inject("link_degraded", "--loss-percent", "30", "--direction", "out", "--peers", HEALTHY)
+    assert 110 <= pinged(near) <= 168 and pinged(far) == 200, "of 200; six standard deviations around 140"
+    assert (
+        guest.sh("tc qdisc show; nft list ruleset; ip link show lan; ethtool -S lan 2>/dev/null | wc -l") == before
+    )
+    (seen,) = labctl_json("evidence", one["id"])["injections"]
+    assert 32 <= seen["evidence"]["counters"]["lost"] == seen["evidence"]["hits"]
+    recover(one)
+    assert pinged(near) == 200
+    one = inject("link_degraded", "--loss-percent", "0", "--mtu", "1000", "--delay-ms", "80")
+    assert pinged(near, "-s", "972", count=5) == 5 and pinged(near, "-s", "973", count=5) == 0
+    quickest = float(guest.sh(f"ping -q -c 5 {far}").rpartition("= ")[2].split("/")[0])
+    assert 160 <= quickest < 320, "there and back"
+    (wire,) = (p for p in psutil.process_iter() if f"{NODE}.gf-{one['id']}" in " ".join(_argv(p)))
+    wire.kill()
+    until("a wire that has ended is taken away", lambda: pinged(near, "-s", "1200", count=3) == 3, 60)
+    (seen,) = labctl_json("evidence", one["id"])["injections"]
+    assert not seen["evidence"]["armed"]
+    recover(one)
+
+
+def _argv(process: psutil.Process) -> list[str]:
+    try:
+        return list(process.cmdline())
+    except psutil.Error:
+        return []
+
+
 def test_a_frozen_node_and_an_interrupt_nobody_knows(guest: Guest) -> None:
     one = inject("node_frozen")
     with pytest.raises(subprocess.TimeoutExpired):

@@ -15,6 +15,7 @@ from labctl.run.oracle import Lookout, Oracle, Seen, Window
 from labctl.run.verdict import Aspect, Finding, Outcome
 
 _MOST_TOLD = 12
+_GONE = 'database "booking" does not exist'
 _SERVER = """
 \\echo '## setting'
 SELECT name, setting FROM pg_settings
@@ -115,6 +116,9 @@ class DatabaseScope(Oracle):
         was, now = before["state"], after["state"]
         if "db" not in was:
             return self.found(Outcome.UNKNOWN, "the database was not read at the gate")
+        gone = [node for node, error in sorted(after["errors"].items()) if error.endswith(_GONE)]
+        if gone and "db" not in now:
+            return self.found(Outcome.FAIL, *(f"{node}: the database booking is gone" for node in gone))
         if "db" not in now:
             why = "; ".join(f"{node}: {error}" for node, error in sorted(after["errors"].items()))
             return self.found(Outcome.UNKNOWN, f"no database could be read: {why or 'no server takes writes'}")

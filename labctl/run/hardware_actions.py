@@ -32,9 +32,9 @@ DISK_MEDIUM = frozenset(
 DISK_CONTENT = frozenset(("disk_full", "inodes_full", "readonly_remount"))
 LINK = frozenset(
     ("link_down", "link_flap", "packet_loss", "packet_corrupt", "packet_delay", "packet_duplicate",
-     "packet_jitter", "packet_reorder", "bandwidth_limit", "nic_link_down", "nic_removed", "pcie_errors")
+     "packet_jitter", "packet_reorder", "bandwidth_limit", "nic_link_down", "nic_removed", "link_degraded", "pcie_errors")
 )  # fmt: skip
-SWITCH = frozenset(("partition", "mtu_blackhole", "bandwidth_limit"))
+SWITCH = frozenset(("partition", "mtu_blackhole", "bandwidth_limit", "link_degraded"))
 MEMORY = frozenset(("memory_corrected_errors", "memory_uncorrected_error", "memory_poison"))
 HALTED = frozenset(("node_frozen", "memory_uncorrected_error", "kernel_panic", "kernel_hang"))
 """Machines that stand still, and go on once they are reset."""
@@ -136,6 +136,11 @@ class HardwareActions:
         if name == STATUS:
             return f"{node} is {self._machines.state(node)}"
         return self._do(name, node)
+
+    def wake(self, node: str) -> None:
+        """Give power to a machine that hands have left without."""
+        if self._machines.state(node) == "off" and not any(one.fault in DEAD for one in self._machines.live(node)):
+            self._machines.on(node)
 
     def help(self) -> str:
         """The actions, a line each."""

@@ -39,12 +39,22 @@ def pass_at_1(trials: Mapping[str, Sequence[bool]], seed: int = 0) -> Interval:
 
 def pass_hat(trials: Mapping[str, Sequence[bool]], k: int) -> float:
     """Pass^k over problems with at least `k` trials; NaN where there is none. Raises ValueError for k < 1."""
+    return _mean(_hats(trials, k))
+
+
+def pass_hat_interval(trials: Mapping[str, Sequence[bool]], k: int, seed: int = 0) -> Interval:
+    """The same with its interval."""
+    return bootstrap(_hats(trials, k), seed)
+
+
+def _hats(trials: Mapping[str, Sequence[bool]], k: int) -> list[float]:
     if k < 1:
         raise ValueError("k: allowed: 1 or more")
-    found = [
-        math.comb(sum(passes), k) / math.comb(len(passes), k) for passes in trials.values() if len(passes) >= k
+    return [
+        math.comb(sum(passes), k) / math.comb(len(passes), k)
+        for _, passes in sorted(trials.items())
+        if len(passes) >= k
     ]
-    return sum(found) / len(found) if found else math.nan
 
 
 def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
@@ -58,7 +68,29 @@ def bootstrap(values: Sequence[float], seed: int = 0) -> Interval:
     return Interval(sum(values) / size, means[cut], means[-1 - cut])
 
 
+def share(counts: Mapping[str, tuple[int, int]], seed: int = 0) -> Interval:
+    """A share of some of the trials only, such as how many of those with a right diagnosis were repaired.
+
+    `counts` has the numerator and the denominator of each problem. The ratio of their sums, and its interval over
+    problems drawn again; problems that have none of these trials are never drawn.
+    """
+    pairs = [pair for _, pair in sorted(counts.items()) if pair[1]]
+    if not pairs:
+        return Interval(math.nan, math.nan, math.nan)
+    rng = random.Random(seed)  # noqa: S311 - statistics, no secret
+    ratios = sorted(_ratio(rng.choices(pairs, k=len(pairs))) for _ in range(RESAMPLES))
+    cut = int(_TAIL * RESAMPLES)
+    return Interval(_ratio(pairs), ratios[cut], ratios[-1 - cut])
+
+
 def time_with_cap(times_s: Sequence[float | None], cap_s: float) -> float:
     """The mean of times in seconds where those that never came, or later, count as the cap; NaN without any."""
-    capped = [cap_s if t is None else min(t, cap_s) for t in times_s]
-    return sum(capped) / len(capped) if capped else math.nan
+    return _mean([cap_s if t is None else min(t, cap_s) for t in times_s])
+
+
+def _ratio(pairs: Sequence[tuple[int, int]]) -> float:
+    return sum(pair[0] for pair in pairs) / sum(pair[1] for pair in pairs)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from labctl.run.scores import bootstrap, pass_at_1, pass_hat, time_with_cap
+from labctl.run.scores import bootstrap, pass_at_1, pass_hat, pass_hat_interval, share, time_with_cap
 
 
 def test_pass_at_1_is_the_mean_over_problems_not_over_trials() -> None:
@@ -45,3 +45,16 @@ def test_it_draws_the_same_from_the_same_seed_and_says_when_there_is_nothing() -
 def test_times_that_never_came_count_as_the_cap() -> None:
     assert time_with_cap([10.0, None, 5000.0], 1800.0) == pytest.approx((10 + 1800 + 1800) / 3)
     assert math.isnan(time_with_cap([], 1800.0))
+
+
+def test_shares_of_some_trials_only() -> None:
+    found = share({"a": (2, 4), "b": (1, 1), "none": (0, 0)})
+    assert found.value == 3 / 5 and (found.low, found.high) == (0.5, 1.0)
+    assert math.isnan(share({"a": (0, 0)}).value) and math.isnan(share({}).value)
+
+
+def test_pass_hat_with_its_interval() -> None:
+    trials = {"a": [True] * 3, "b": [False] * 3, "few": [True]}
+    found = pass_hat_interval(trials, 3)
+    assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)
+    assert found.value == pass_hat(trials, 3)

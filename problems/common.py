@@ -57,7 +57,7 @@ def edited(path: str, change: str) -> str:
     return f"sudo cat {path} | sed '{change}' > /tmp/edited && sudo cp /tmp/edited {path} && rm /tmp/edited"
 
 
-_SERVED = f"curl -fsS -m 5 -o /dev/null http://{ADDRESS['w1']}/health 2>/dev/null"
+SERVED = f"curl -fsS -m 5 -o /dev/null http://{ADDRESS['w1']}/health 2>/dev/null"
 RELOAD_WEB = "sudo systemctl reload nginx.service"
 PRIMARY_ANSWERS = until('sudo -u postgres psql -XAtqc "SELECT 1" >/dev/null 2>&1')
 START_PRIMARY = f"{up(POSTGRES)}; {PRIMARY_ANSWERS}"
@@ -74,7 +74,7 @@ def restarted(node: str, *units: str) -> tuple[str, str]:
         POSTGRES: "runuser -u postgres -- psql -XAtqc 'SELECT 1' >/dev/null 2>&1",
         API: f"curl -fsS -m 5 -o /dev/null http://{ADDRESS[node]}:8080/health 2>/dev/null",
     }
-    asked = [*(answers[unit] for unit in units if unit in answers), _SERVED]
+    asked = [*(answers[unit] for unit in units if unit in answers), SERVED]
     waits = (f"i=0; until {one} || [ $i -ge 90 ]; do i=$((i+1)); sleep 1; done" for one in asked)
     return node, "\n".join(("cd /", f"systemctl restart {' '.join(units)}", *waits, "sleep 10"))
 

@@ -5,9 +5,11 @@ Each ends with 0 where all is well and 1 where it is not; see :class:`labctl.ora
 
 from __future__ import annotations
 
-from labctl.oracles.booking import ADDRESSES, CONNECTS, NAMES
+from labctl.oracles.booking import ADDRESSES, CONNECTS, NAMES, UNITS
 from labctl.oracles.network import Network
 from labctl.oracles.probe import Probe
+from labctl.oracles.untouched import Untouched
+from labctl.run.noise import TOLERANT
 
 from .common import ADDRESS, DATA
 
@@ -17,6 +19,11 @@ _TEMPORARY = "place=$(mktemp /srv/data/.probe.XXXXXX) || exit 1\ntrap 'rm -f \"$
 def network_heals() -> Network:
     """The network as every problem looks at it, where it is what a problem plants."""
     return Network(addresses=ADDRESSES, names=NAMES, connects=CONNECTS, as_aspect="cause")
+
+
+def untouched() -> Untouched:
+    """Nobody has started anything anew that was well. What noise may restart is left out."""
+    return Untouched(units=tuple(one for one in UNITS if one[1] not in TOLERANT))
 
 
 def backup_works(node: str) -> Probe:
@@ -132,3 +139,57 @@ def new_sessions(node: str) -> Probe:
 done
 """
     return Probe(label="new_sessions", node=node, within_s=150.0, script=script)
+
+
+def connects(node: str, address: str, port: int, label: str = "connects") -> Probe:
+    """A connection from the node to an address and port opens, five times."""
+    script = f"""i=0; while [ $i -lt 5 ]; do i=$((i+1))
+  timeout 6 bash -c 'exec 3<>/dev/tcp/{address}/{port}' 2>/dev/null ||
+    {{ echo "no connection to {address}:{port}, try $i"; exit 1; }}
+done
+"""
+    return Probe(label=label, node=node, script=script)
+
+
+def open_files(node: str) -> Probe:
+    """The system may open many more files, also for those who are not root."""
+    script = """read -r used _ most < /proc/sys/fs/file-nr
+[ $((used * 10)) -lt $((most * 8)) ] || { echo "$used of $most files are open"; exit 1; }
+runuser -u nobody -- cat /etc/hostname >/dev/null 2>&1 || { echo "nobody cannot open a file"; exit 1; }
+"""
+    return Probe(label="open_files", node=node, script=script)
+
+
+def memory_available(node: str, mib: int = 100) -> Probe:
+    """There is memory to be had."""
+    script = f"""awk '/^MemAvailable/ {{ print "only " $2 " kB are available"; exit $2 < {mib * 1024} }}' \
+/proc/meminfo
+"""
+    return Probe(label="memory_available", node=node, script=script)
+
+
+def memory_is_whole(node: str) -> Probe:
+    """No page is out of use, and no machine check was logged since the machine booted."""
+    script = """broken=$(awk '/^HardwareCorrupted/ { print $2 }' /proc/meminfo)
+[ "${broken:-0}" = 0 ] || { echo "$broken kB of memory are out of use"; exit 1; }
+! journalctl -kb -q --no-pager -o cat --grep 'Machine check events logged' >/dev/null ||
+  { echo "machine checks are logged"; exit 1; }
+"""
+    return Probe(label="memory_is_whole", node=node, script=script)
+
+
+def goes_on_without(dead: str) -> tuple[Probe, ...]:
+    """Nothing waits for a machine that will not come back: the proxy, the primary's slots, etcd."""
+    proxy = f"""! grep -Eq '^ *server {ADDRESS[dead]}:8080' /etc/nginx/nginx.conf ||
+  {{ echo "nginx still asks {dead}"; exit 1; }}
+members=$(timeout 20 etcdctl member list 2>/dev/null) || exit 2
+! echo "$members" | grep -q '{ADDRESS[dead]}' || {{ echo "etcd counts {dead} as a member"; exit 1; }}
+"""
+    slots = f"""cd /; n=$(runuser -u postgres -- psql -XAtqc \
+"SELECT count(*) FROM pg_replication_slots WHERE NOT active") || exit 1
+[ "$n" = 0 ] || {{ echo "a slot keeps WAL for {dead}"; exit 1; }}
+"""  # noqa: S608 - no input
+    return (
+        Probe(label="without_dead", node="w1", script=proxy),
+        Probe(label="no_dead_slots", node="w2", script=slots),
+    )

@@ -21,7 +21,7 @@ from problems.disks.database_refuses_writes import FSCK
 from problems.probes import writable
 from problems.words import WORDS, triple
 
-CAUSE = triple("data disk of w2", "is gone", "the whole database")
+CAUSE = triple("data disk of w2", "was taken out", "the whole database")
 PERMITTED = permits()
 MOUNTED = "findmnt /srv/data >/dev/null || sudo mount /srv/data"
 

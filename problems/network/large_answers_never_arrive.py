@@ -37,13 +37,14 @@ PROBLEM = Problem(
     permitted=PERMITTED,
     challenge=(restarted("w1", API),),
     reference=Script(
-        title="another port and cable for w2", steps=(("hardware", "replace-cable w2"), ("wait", "10"))
+        title="have the switch port of w2 carry packets of the usual size",
+        steps=(("hardware", "reset-switch-port w2"), ("wait", "10")),
     ),
-    alternative=Script(title="reseat the card of w2", steps=(("hardware", "reseat-nic w2"), ("wait", "10"))),
     decoys=(
         wait(),
         restart("w1", API),
         restart("w2", POSTGRES),
+        decoy("another cable for w2", ("hardware", "replace-cable w2"), ("wait", "10"), fails_as="cause_left"),
         decoy(
             "make all packets of w2 small, so that its links carry less for ever",
             ("w2", "sudo ip link set dev lan mtu 576; sleep 10"),

@@ -12,7 +12,7 @@ from node_agent.faults.machine.clock_jump import ClockJump
 from problems.common import API, decoy, drain, edited, judged, permits, restart, restarted, told, wait
 from problems.words import WORDS, triple
 
-CAUSE = triple("clock of w3", "is behind", "one node")
+CAUSE = triple("clock of w3", "shows an earlier time", "one node")
 PERMITTED = permits()
 SET = """
 set -eu

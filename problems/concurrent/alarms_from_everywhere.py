@@ -1,0 +1,61 @@
+"""Alarms from everywhere: an API that is slow, a standby that is behind, an etcd that changes leaders. One link.
+
+All that the three have in common is the cable of w3, which corrupts packets. Treating each alarm by itself, three
+repairs make three new troubles.
+"""
+
+from __future__ import annotations
+
+from labctl.run.problem import Planted, Problem, Script
+from node_agent.faults.network.packet_corrupt import PacketCorrupt
+from problems.common import (
+    API,
+    POSTGRES,
+    decoy,
+    drain,
+    judged,
+    permits,
+    restart,
+    restarted,
+    stop_monitor,
+    told,
+    wait,
+)  # fmt: skip
+from problems.probes import network_heals
+from problems.words import WORDS, triple
+
+CAUSE = triple("network interface of w3", "corrupts packets", "all links of one node")
+PERMITTED = permits()
+
+PROBLEM = Problem(
+    name="alarms_from_everywhere",
+    title="Three alarms within a minute",
+    statement=told(
+        "booking: 95th percentile above 2 s; w3: replay is behind at times; etcd: member w3 is slow",
+        'Users say: "It hangs, then it goes on."',
+        "Three teams were called: for the API, for the database, and for etcd. Each says that its part is well.",
+    ),
+    mode="correlated",
+    cause=frozenset({CAUSE}),
+    root_cause="The cable of w3 corrupts a quarter of the packets that arrive there. The kernel drops them by "
+    "their checksums; all that talks to w3 sends again and waits. Nothing else is wrong.",
+    vocabulary=WORDS,
+    faults=(Planted(fault=PacketCorrupt(corrupt_percent=25, interface="lan", direction="in"), node="w3"),),
+    oracles=judged(PERMITTED, network_heals()),
+    permitted=PERMITTED,
+    challenge=(restarted("w3", API),),
+    reference=Script(title="another cable for w3", steps=(("hardware", "replace-cable w3"), ("wait", "15"))),
+    alternative=Script(title="reseat the card of w3", steps=(("hardware", "reseat-nic w3"), ("wait", "15"))),
+    decoys=(
+        wait(),
+        restart("w3", API, POSTGRES, "etcd.service"),
+        drain("w3"),
+        stop_monitor("w3"),
+        decoy(
+            "take etcd of w3 out of service",
+            ("w3", "sudo systemctl disable --now etcd.service"),
+            fails_as="off_the_permitted_list",
+        ),
+    ),
+    case="31: several symptoms of one path; 37",
+)  # fmt: skip

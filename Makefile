@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network bench-fleet proto clean
+.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network bench-fleet bench-episodes proto clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ bench-network: toolchain ## how long a network fault takes to plant and to take 
 
 bench-fleet: setup ## inject and recover on 1,000 agents on this machine, some of them sick; JSON
 	@$(BIN)/python -m tests.bench.fleet
+
+bench-episodes: setup ## trials per hour with the lab's snapshots, and without; JSON (half an hour)
+	@$(BIN)/python -m tests.bench.episodes
 
 proto: ## generate the Python side of the contract again
 	@$(BIN)/python scripts/generate-api

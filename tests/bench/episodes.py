@@ -1,10 +1,10 @@
 """`make bench-episodes`: trials per hour on this machine, beside what they would be without snapshots. JSON.
 
-A trial is what a benchmark run is made of: `labctl run PROBLEM --solver reference`, which takes the lab back to its
-snapshot first. Without snapshots, each trial would deploy the workload anew and tear it down: `labctl up --workload`
-of a lab that is not there, with its image in the cache, and `labctl down --destroy`. Both are typed as users type
-them, in a lab of this bench's own, and timed by wall clock. What taking the snapshot costs is told by `labctl up`
-itself, and taken off the deployment: who has no snapshots takes none.
+A trial is what a benchmark run is made of: `labctl run PROBLEM --solver reference`, which takes the lab back to
+its snapshot first. Without snapshots, each trial would deploy the workload anew and tear it down: `labctl up
+--workload` of a lab that is not there, with its image in the cache, and `labctl down --destroy`. All are typed as
+users type them, in a lab of this bench's own, and timed by wall clock. What taking the snapshot costs is told by
+`labctl up` itself, and taken off the deployment: who has no snapshots takes none.
 
 Trials that do not pass are no measure of trials: the bench ends with 1.
 """

@@ -1,13 +1,13 @@
 """Alarms from everywhere: an API that is slow, a standby that is behind, an etcd that changes leaders. One link.
 
-All that the three have in common is the cable of w3, which corrupts packets. Treating each alarm by itself, three
-repairs make three new troubles.
+All that the three have in common is the cable of w3, which carries a hundredth of what it should. Treating each
+alarm by itself, three repairs make three new troubles.
 """
 
 from __future__ import annotations
 
+from labctl.hardware.faults.link_degraded import LinkDegraded
 from labctl.run.problem import Planted, Problem, Script
-from node_agent.faults.network.packet_corrupt import PacketCorrupt
 from problems.common import (
     API,
     POSTGRES,
@@ -24,7 +24,7 @@ from problems.common import (
 from problems.probes import network_heals
 from problems.words import WORDS, triple
 
-CAUSE = triple("network interface of w3", "corrupts packets", "all links of one node")
+CAUSE = triple("network interface of w3", "carries too little", "all links of one node")
 PERMITTED = permits()
 
 PROBLEM = Problem(
@@ -37,10 +37,10 @@ PROBLEM = Problem(
     ),
     mode="correlated",
     cause=frozenset({CAUSE}),
-    root_cause="The cable of w3 corrupts a quarter of the packets that arrive there. The kernel drops them by "
-    "their checksums; all that talks to w3 sends again and waits. Nothing else is wrong.",
+    root_cause="The cable of w3 carries 12 KiB a second and no more. All that talks to w3 waits in its queue: "
+    "requests of the API there, replication, and the heartbeats of etcd. Nothing else is wrong.",
     vocabulary=WORDS,
-    faults=(Planted(fault=PacketCorrupt(corrupt_percent=25, interface="lan", direction="in"), node="w3"),),
+    faults=(Planted(fault=LinkDegraded(loss_percent=0, kib_per_s=12), node="w3"),),
     oracles=judged(PERMITTED, network_heals()),
     permitted=PERMITTED,
     challenge=(restarted("w3", API),),

@@ -6,11 +6,10 @@ lost. No waiting and no restart brings it back: it has to be made anew.
 
 from __future__ import annotations
 
+from labctl.hardware.faults.link_degraded import LinkDegraded
 from labctl.oracles.replication import Replication
 from labctl.run.problem import Planted, Problem, Script
-from node_agent.faults.network.partition import Partition
 from problems.common import (
-    ADDRESS,
     DATA,
     POSTGRES,
     decoy,
@@ -56,7 +55,8 @@ PROBLEM = Problem(
     vocabulary=WORDS,
     faults=(
         Planted(
-            fault=Partition(peers=(ADDRESS["w3"],)), node="w2", then=NIGHT, ends_after_s=10, bites_within_s=120,
+            fault=LinkDegraded(loss_percent=100, peers=("w3",)), node="w2", then=NIGHT, ends_after_s=10,
+            bites_within_s=120,
             shows=f'cd /; [ "$(runuser -u postgres -- psql -XAtqc "{LOST}")" = t ]',
         ),
     ),

@@ -6,8 +6,8 @@ more. No counter of any interface moves, and short looks find nothing.
 
 from __future__ import annotations
 
+from labctl.hardware.faults.link_degraded import LinkDegraded
 from labctl.run.problem import Planted, Problem, Script
-from node_agent.faults.network.packet_loss import PacketLoss
 from problems.common import API, decoy, drain, judged, permits, restart, restarted, told, wait
 from problems.probes import network_heals
 from problems.words import WORDS, triple
@@ -27,7 +27,7 @@ PROBLEM = Problem(
     root_cause="The link of w3 loses a quarter of all packets, in bursts, as behind a bad cable. What goes "
     "through the API on w3, and replication to it, waits for TCP to send again. No interface counts an error.",
     vocabulary=WORDS,
-    faults=(Planted(fault=PacketLoss(loss_percent=25, burst_packets=6, interface="lan", seed=11), node="w3"),),
+    faults=(Planted(fault=LinkDegraded(loss_percent=25, burst=6, seed=11), node="w3"),),
     oracles=judged(PERMITTED, network_heals()),
     permitted=PERMITTED,
     challenge=(restarted("w3", API),),

@@ -6,9 +6,9 @@ like both are dead; seen from w3 both are well.
 
 from __future__ import annotations
 
+from labctl.hardware.faults.link_degraded import LinkDegraded
 from labctl.run.problem import Planted, Problem, Script
-from node_agent.faults.network.partition import Partition
-from problems.common import ADDRESS, API, POSTGRES, decoy, drain, judged, permits, restart, restarted, told, wait
+from problems.common import API, POSTGRES, decoy, drain, judged, permits, restart, restarted, told, wait
 from problems.probes import network_heals
 from problems.words import WORDS, triple
 
@@ -27,7 +27,7 @@ PROBLEM = Problem(
     root_cause="The switch drops packets from w2 to w1; those from w1 get to w2. The API on w1 cannot use the "
     "database, and etcd of w1 does not hear w2. w3 reaches both.",
     vocabulary=WORDS,
-    faults=(Planted(fault=Partition(peers=(ADDRESS["w2"],), direction="in"), node="w1"),),
+    faults=(Planted(fault=LinkDegraded(loss_percent=100, direction="in", peers=("w2",)), node="w1"),),
     oracles=judged(PERMITTED, network_heals()),
     permitted=PERMITTED,
     challenge=(restarted("w1", API),),
@@ -35,12 +35,20 @@ PROBLEM = Problem(
         title="have the switch forget what it has about w1",
         steps=(("hardware", "reset-switch-port w1"), ("wait", "15")),
     ),
+    alternative=Script(
+        title="another cable and port for w1", steps=(("hardware", "replace-cable w1"), ("wait", "15"))
+    ),
     decoys=(
         wait(),
         restart("w1", API),
         restart("w2", POSTGRES),
         drain("w1"),
-        decoy("another cable for w1", ("hardware", "replace-cable w1"), ("wait", "15"), fails_as="cause_left"),
+        decoy(
+            "another cable for the wrong node",
+            ("hardware", "replace-cable w2"),
+            ("wait", "15"),
+            fails_as="cause_left",
+        ),
     ),
     case="19: a standby and an API behind a partition; 35: reachable from some peers only",
 )

@@ -6,9 +6,9 @@ connections hang like old ones, so restarting anything is no help.
 
 from __future__ import annotations
 
+from labctl.hardware.faults.link_degraded import LinkDegraded
 from labctl.run.problem import Planted, Problem, Script
-from node_agent.faults.network.mtu_blackhole import MtuBlackhole
-from problems.common import ADDRESS, API, POSTGRES, decoy, judged, permits, restart, restarted, told, wait
+from problems.common import API, POSTGRES, decoy, judged, permits, restart, restarted, told, wait
 from problems.probes import network_heals
 from problems.words import WORDS, triple
 
@@ -30,7 +30,7 @@ PROBLEM = Problem(
     vocabulary=WORDS,
     faults=(
         Planted(
-            fault=MtuBlackhole(mtu_bytes=576, peers=(ADDRESS["w1"],), direction="out", interface="lan"), node="w2"
+            fault=LinkDegraded(loss_percent=0, mtu=576, direction="out", peers=("w1",)), node="w2"
         ),
     ),
     oracles=judged(PERMITTED, network_heals()),
@@ -40,11 +40,15 @@ PROBLEM = Problem(
         title="have the switch port of w2 carry packets of the usual size",
         steps=(("hardware", "reset-switch-port w2"), ("wait", "10")),
     ),
+    alternative=Script(
+        title="another cable and port for w2", steps=(("hardware", "replace-cable w2"), ("wait", "10"))
+    ),
     decoys=(
         wait(),
         restart("w1", API),
         restart("w2", POSTGRES),
-        decoy("another cable for w2", ("hardware", "replace-cable w2"), ("wait", "10"), fails_as="cause_left"),
+        decoy("another cable for the wrong node", ("hardware", "replace-cable w3"), ("wait", "10"),
+              fails_as="cause_left"),
         decoy(
             "make all packets of w2 small, so that its links carry less for ever",
             ("w2", "sudo ip link set dev lan mtu 576; sleep 10"),

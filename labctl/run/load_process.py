@@ -34,11 +34,11 @@ _SLACK_S = 1.0
 
 class LoadProcess:
     """See :class:`labctl.run.episode.Load`. `plan` is a function that gives the plan, as "module:name", called
-    with `url` and `seed`. `ledger` is the file that the lines are written to as they come.
+    with what `url` says at the start and `seed`. `ledger` is the file that the lines are written to as they come.
     """
 
-    def __init__(self, plan: str, url: str, seed: int, ledger: Path, timeout_s: float = 5.0) -> None:
-        self._spec = {"plan": plan, "url": url, "seed": seed}
+    def __init__(self, plan: str, url: Callable[[], str], seed: int, ledger: Path, timeout_s: float = 5.0) -> None:
+        self._plan, self._url, self._seed = plan, url, seed
         self._path, self.patience_s = ledger, timeout_s + _SLACK_S
         self._lock = threading.Lock()
         self._lines: list[Line] = []
@@ -62,7 +62,8 @@ class LoadProcess:
             argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
         )
         assert self._process.stdin
-        self._process.stdin.write(json.dumps(self._spec).encode() + b"\n")
+        spec = {"plan": self._plan, "url": self._url(), "seed": self._seed}
+        self._process.stdin.write(json.dumps(spec).encode() + b"\n")
         self._process.stdin.flush()
         self._reader = threading.Thread(target=self._read, name="ledger", daemon=True)
         self._reader.start()

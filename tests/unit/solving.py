@@ -48,4 +48,6 @@ def setting(problem: Problem, tmp_path: Path, nodes: Nodes, notes: Notebook, **t
         for n, name in enumerate(nodes.nodes)
     )
     hands = {"hardware": lambda text: f"did {text}", **tools}
-    return Setting(problem, there, Access(nodes, root=problem.surface == "root"), hands, notes, tmp_path / "log")
+    return Setting(
+        problem, lambda: there, Access(nodes, root=problem.surface == "root"), hands, notes, tmp_path / "log"
+    )

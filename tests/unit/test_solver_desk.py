@@ -133,7 +133,9 @@ def test_many_at_once_are_served_in_turn(counter: Path, notes: Notebook) -> None
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Directory]:
     made = make_directory(
-        problem(statement="It is slow."), setting(problem(), tmp_path, Nodes(), Notebook()).nodes, open_shell=False
+        problem(statement="It is slow."),
+        setting(problem(), tmp_path, Nodes(), Notebook()).nodes(),
+        open_shell=False,
     )
     yield made
     made.remove()
@@ -165,7 +167,7 @@ def test_the_directory_has_what_a_solver_needs_and_nothing_else(directory: Direc
 
 def test_a_confined_solver_has_no_way_in(tmp_path: Path) -> None:
     confined = problem(surface="confined")
-    made = make_directory(confined, setting(confined, tmp_path, Nodes(), Notebook()).nodes, open_shell=False)
+    made = make_directory(confined, setting(confined, tmp_path, Nodes(), Notebook()).nodes(), open_shell=False)
     names = {p.name for p in made.path.iterdir()}
     made.remove()
     assert "node" in names and not names & {"key", "ssh_config", "known_hosts"}

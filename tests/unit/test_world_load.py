@@ -59,7 +59,7 @@ def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[
 
     def make(name: str) -> LoadProcess:
         url = f"http://127.0.0.1:{server.server_port}"
-        made.append(LoadProcess(f"{HERE}:{name}", url, 7, tmp_path / "ledger.jsonl", timeout_s=1.0))
+        made.append(LoadProcess(f"{HERE}:{name}", lambda: url, 7, tmp_path / "ledger.jsonl", timeout_s=1.0))
         return made[-1]
 
     yield make

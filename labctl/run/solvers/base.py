@@ -44,7 +44,7 @@ class Setting:
     """Where a solver works: which problem, on which nodes, with what beside SSH. `note` writes to the record."""
 
     problem: Problem
-    nodes: Sequence[Node]
+    nodes: Callable[[], Sequence[Node]]
     access: Access
     tools: Mapping[str, Tool]
     note: Callable[..., None]
@@ -81,7 +81,7 @@ class DeskSolver:
         """Give it what it needs, and let it begin."""
         setting = self.setting
         self._log = Log(setting.log)
-        self._directory = make_directory(setting.problem, setting.nodes, open_shell=self.open_shell)
+        self._directory = make_directory(setting.problem, setting.nodes(), open_shell=self.open_shell)
         if self.open_shell or setting.problem.surface != "confined":
             setting.access.open(self._directory.public_key)
         self._counter = Counter(self._directory.socket, self.desk)

@@ -32,7 +32,8 @@ DISK_MEDIUM = frozenset(
 DISK_CONTENT = frozenset(("disk_full", "inodes_full", "readonly_remount"))
 LINK = frozenset(
     ("link_down", "link_flap", "packet_loss", "packet_corrupt", "packet_delay", "packet_duplicate",
-     "packet_jitter", "packet_reorder", "bandwidth_limit", "nic_link_down", "nic_removed", "link_degraded", "pcie_errors")
+     "packet_jitter", "packet_reorder", "bandwidth_limit", "nic_link_down", "nic_removed", "link_degraded",
+     "pcie_errors")
 )  # fmt: skip
 SWITCH = frozenset(("partition", "mtu_blackhole", "bandwidth_limit", "link_degraded"))
 MEMORY = frozenset(("memory_corrected_errors", "memory_uncorrected_error", "memory_poison"))

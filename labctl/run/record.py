@@ -35,7 +35,10 @@ _RESERVE = ".reserve"
 
 
 class Run(BaseModel):
-    """What was run. `seed` decides every random choice of it; `aborted` says why it ended before its end."""
+    """What was run. `seed` decides every random choice of it; `aborted` says why it ended before its end.
+
+    `limit_s` is the solver's time in seconds; None in records that do not tell.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -46,6 +49,7 @@ class Run(BaseModel):
     solver: str
     noise: str = "calm"
     surface: str = "shell"
+    limit_s: float | None = Field(default=None, gt=0)
     seed: int = Field(ge=0, lt=2**63)
     lab: str
     started: dt.datetime

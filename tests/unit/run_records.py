@@ -45,6 +45,8 @@ class Made:
     diagnosis: Any = "exact"
     void: str = ""
     usage: dict[str, Any] | None = None
+    limit_s: float | None = None
+    more: tuple[tuple[float, str, dict[str, Any]], ...] = ()
     rate_per_s: float = 8.0
     length: float = 300.0
 
@@ -61,7 +63,7 @@ def write(path: Path, made: Made, number: int = 0) -> Path:
     """A whole record."""
     run = Run(
         id=f"r{number}", problem=made.problem, catalogue=made.catalogue, solver=made.solver, noise=made.noise,
-        seed=made.seed, lab="default", started=BEGAN + dt.timedelta(minutes=number),
+        seed=made.seed, lab="default", limit_s=made.limit_s, started=BEGAN + dt.timedelta(minutes=number),
     )  # fmt: skip
     clock = Clock()
     with RecordWriter(path, run, clock) as record:
@@ -104,6 +106,7 @@ def happened(made: Made) -> Iterator[tuple[float, str, dict[str, Any]]]:
             yield made.declared, "declared", {}
         how = "ended" if made.declared is None else "declared"
         yield over + 0.2, "solved", {"how": how, "diagnosis": said}
+    yield from made.more
     yield made.length - 10, "stage", {"stage": "recover"}
 
 

@@ -20,7 +20,8 @@ from labctl.run.verdict import Outcome, Verdict
 
 LEDGER, USAGE = "ledger.jsonl", "usage.json"
 FROM_INCIDENT, NEW = "published incident", "new"
-_ACTIONS = frozenset({"submitted", "asked"})
+_ACTIONS = frozenset({"submitted", "asked", "step"})
+"""Of a scripted solver each step is told, of others what they ask at their desk."""
 
 Kind = Literal["fault", "noise", "solver", "submission", "declaration", "action", "challenge"]
 Knowing = Callable[[str], Problem | None]
@@ -122,8 +123,8 @@ def _trial(record: Record, problem: Problem | None, times: Mapping[str, Any], us
         reasons=verdict.reasons if record.verdict else (), judged=judged.outcome if judged else None,
         judge_yes=judged.yes if judged and judged.answers else None,
         judge_model=f"{judged.model} ({judged.served})" if judged else "",
-        limit_s=problem.limit_s if problem else DEFAULT_LIMIT_S, tokens=usage.tokens, cost_usd=usage.cost_usd,
-        **times,
+        limit_s=run.limit_s or (problem.limit_s if problem else DEFAULT_LIMIT_S),
+        tokens=usage.tokens, cost_usd=usage.cost_usd, **times,
     )  # fmt: skip
 
 
@@ -137,7 +138,7 @@ def _times(record: Record, lines: Lines, offset: float) -> Mapping[str, Any]:
         planted = _last(record, "planted")
         found = healthy_from(lines, (planted.at_s if planted else began) - offset, declared - offset)
         healthy = None if found is None else max(found + offset, began)
-    after = [e for e in record.events if e.kind in _ACTIONS and healthy is not None and e.at_s >= healthy]
+    after = [e for e in record.events if _is_action(e) and healthy is not None and e.at_s >= healthy]
     return {
         "diagnosed_s": _since(began, diagnosed),
         "declared_s": _since(began, declared),
@@ -145,6 +146,10 @@ def _times(record: Record, lines: Lines, offset: float) -> Mapping[str, Any]:
         "after_fix_s": _since(healthy, declared),
         "actions_after_fix": len(after) if healthy is not None else None,
     }
+
+
+def _is_action(event: Event) -> bool:
+    return event.kind in _ACTIONS and event.data.get("where") != "hardware"
 
 
 def _counted(record: Record) -> str:
@@ -157,13 +162,13 @@ def _counted(record: Record) -> str:
 
 def _marks(record: Record) -> Iterator[Mark]:
     over = _stage(record, "recover")
-    ends = {e.data.get("injection"): e.at_s for e in record.events if e.kind == "ended"}
+    ends = _ends(record)
     solved = _last(record, "solved")
     for event in record.events:
         at, data = event.at_s, event.data
         match event.kind:
-            case "planted":
-                until = ends.get(data.get("injection"), over)
+            case "planted" | "planted_again":
+                until = ends.get(str(data.get("injection")), over)
                 yield Mark(at_s=at, kind="fault", label=f"{data['fault']} on {data['node']}", until_s=until)
             case "noise":
                 if not data.get("problem"):
@@ -172,6 +177,10 @@ def _marks(record: Record) -> Iterator[Mark]:
                 yield Mark(at_s=at, kind="submission", label="submitted")
             case "asked":
                 yield Mark(at_s=at, kind="action", label=f"{data.get('tool', '?')}: {data.get('text', '')}")
+            case "step" if data.get("where") != "hardware":  # that one is asked for, too
+                yield Mark(
+                    at_s=at, kind="action", label=f"step {data.get('number', '')} at {data.get('where', '?')}"
+                )
             case "challenge":
                 yield Mark(at_s=at, kind="challenge", label=f"challenge of {data.get('node', '?')}")
             case "stage" if data.get("stage") == "solve":
@@ -181,6 +190,15 @@ def _marks(record: Record) -> Iterator[Mark]:
     declared = _declared(record, solved)
     if declared is not None:
         yield Mark(at_s=declared, kind="declaration", label="declared")
+
+
+def _ends(record: Record) -> dict[str, float]:
+    """When injections ended before the recovery: by themselves, or by hands that repaired the hardware."""
+    found = {str(e.data.get("injection")): e.at_s for e in record.events if e.kind == "ended"}
+    for event in record.events:
+        if event.kind == "hardware":
+            found |= {str(one).rpartition(" ")[2]: event.at_s for one in event.data.get("ended", ())}
+    return found
 
 
 def _settled(record: Record, solved: Event | None) -> float | None:

@@ -14,7 +14,7 @@ from labctl.oracles.scope import differences
 from labctl.run.oracle import Lookout, Oracle, Seen, Window
 from labctl.run.verdict import Aspect, Finding, Outcome
 
-_MOST_TOLD = 12
+_MOST_TOLD = 20
 _GONE = 'database "booking" does not exist'
 _SERVER = """
 \\echo '## setting'

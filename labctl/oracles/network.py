@@ -31,7 +31,7 @@ class Network(Oracle):
     interval_s: float = 0.02
     may_lose: int = 2
     least_ms: float = 15.0
-    mean_ms: float = 60.0
+    mean_ms: float = 120.0
     without: tuple[str, ...] = ()
     as_aspect: Aspect = "integrity"
 

@@ -49,7 +49,8 @@ class Replication(Oracle):
     """`standby` streams from `primary`, of the system and timeline they had, through the slots there were, and
     within `within_s` seconds has what the primary wrote after the look began; the newest booking is read there.
 
-    `swapped`: a repair may have made the standby the primary, and the old primary its standby.
+    `swapped`: a repair may have made the standby the primary and the old primary its standby, or that and back:
+    then the timeline is another one.
     """
 
     primary: str = "w2"
@@ -103,7 +104,7 @@ class Replication(Oracle):
             return self.found(Outcome.FAIL, f"{source} is no primary, or {follower} no standby")
         if not up["id"][0].split("\t")[0] == down["id"][0].split("\t")[0] == was["id"][0].split("\t")[0]:
             bad.append("a server was made anew: its system identifier is another one")
-        if source == before["primary"] and up["mark"][1] != was["mark"][1]:
+        if not self.swapped and up["mark"][1] != was["mark"][1]:
             bad.append(f"{source} is on timeline {int(up['mark'][1], 16)}, was on {int(was['mark'][1], 16)}")
         senders = [line.split("\t") for line in up.get("senders", ())]
         streaming = [s for s in senders if s[2] == "streaming"]

@@ -45,16 +45,16 @@ COME_AND_GO = (
 mounts have one, too.
 """
 
-_MOST_TOLD = 12
+_MOST_TOLD = 20
 _UNSETTLED = frozenset({"failed", "activating", "deactivating", "reloading", "refreshing", "maintenance"})
 
 
 class Scope(Oracle):
     """Nothing changed beside what `permitted` names: globs of `node:category item`, `*` crossing slashes.
 
-    Categories: `package`, `unit`, `file` (owner, mode and content below `watched`), `program` (below /usr),
-    `account`, `sysctl`, `firewall`, `mount`, `interface` (state, MTU, addresses, routes, queueing), `listener`,
-    `kernel`, `tool` (what shows all that). Nodes of `without` are left out.
+    Categories: `package`, `unit`, `file` (owner, mode and kind, below `watched`), `content` (of those files),
+    `program` (below /usr), `account`, `sysctl`, `firewall`, `mount`, `interface` (state, MTU, addresses, routes,
+    queueing), `listener`, `kernel`, `tool` (what shows all that). Nodes of `without` are left out.
     """
 
     permitted: tuple[str, ...] = ()
@@ -93,10 +93,11 @@ class Scope(Oracle):
 
 def tidy(state: State) -> dict[str, dict[str, str]]:
     """Without what comes and goes by itself."""
-    return {
-        category: {i: text for i, text in items.items() if not _comes_and_goes(f"{category} {i}")}
-        for category, items in state.items()
-    }
+    found = {}
+    for category, items in state.items():
+        named = "file" if category == "content" else category
+        found[category] = {i: text for i, text in items.items() if not _comes_and_goes(f"{named} {i}")}
+    return found
 
 
 def _comes_and_goes(thing: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -67,23 +68,37 @@ def owner(found: os.stat_result) -> str:
     return f"{found.st_uid}:{found.st_gid} {stat.S_IMODE(found.st_mode):o}"
 
 
-def one_file(path: str, found: os.stat_result) -> str:
-    """Owner, mode and content."""
+def kind(path: str, found: os.stat_result) -> str:
     if stat.S_ISLNK(found.st_mode):
-        return f"{owner(found)} link to {os.readlink(path)}"  # noqa: PTH115
-    if not stat.S_ISREG(found.st_mode):
-        return f"{owner(found)} special"
+        return f"link to {os.readlink(path)}"  # noqa: PTH115
+    if stat.S_ISDIR(found.st_mode):
+        return "directory"
+    return "file" if stat.S_ISREG(found.st_mode) else "special"
+
+
+def content(path: str, found: os.stat_result) -> str:
     if found.st_size > LARGE:
-        return f"{owner(found)} {found.st_size} bytes of {found.st_mtime_ns}"
+        return f"{found.st_size} bytes of {found.st_mtime_ns}"
     try:
         with open(path, "rb") as file:  # noqa: PTH123
-            return f"{owner(found)} {hashlib.sha256(file.read()).hexdigest()[:16]}"
+            return hashlib.sha256(file.read()).hexdigest()[:16]
     except OSError as error:
-        return f"{owner(found)} unreadable: {os.strerror(error.errno or 0)}"
+        return f"unreadable: {os.strerror(error.errno or 0)}"
 
 
-def files(trees: list[str]) -> Iterator[tuple[str, str]]:
-    """Files and directories below `trees`, but for those that are a solver's, the lab's, or made by themselves."""
+def files(trees: list[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Files and directories below `trees`, but for those that are a solver's, the lab's, or made by themselves:
+    owner, mode and kind of each, and what is in the files.
+    """
+    made, inside = {}, {}
+    for path, found in below_all(trees):
+        made[path] = f"{owner(found)} {kind(path, found)}"
+        if stat.S_ISREG(found.st_mode):
+            inside[path] = content(path, found)
+    return made, inside
+
+
+def below_all(trees: list[str]) -> Iterator[tuple[str, os.stat_result]]:
     for tree in trees:
         root = os.path.realpath(tree)
         if not os.path.isdir(root):  # noqa: PTH112
@@ -94,12 +109,8 @@ def files(trees: list[str]) -> Iterator[tuple[str, str]]:
             below[:] = [b for b in below if os.lstat(f"{where}/{b}").st_dev == device]
             for name in (*names, *below):
                 path = f"{where}/{name}"
-                try:
-                    found = os.lstat(path)
-                except FileNotFoundError:
-                    continue
-                is_directory = stat.S_ISDIR(found.st_mode)
-                yield path, f"{owner(found)} directory" if is_directory else one_file(path, found)
+                with contextlib.suppress(FileNotFoundError):
+                    yield path, os.lstat(path)
 
 
 def programs(since: str) -> Iterator[tuple[str, str]]:
@@ -197,10 +208,12 @@ def kernel() -> Iterator[tuple[str, str]]:
 
 def main() -> None:
     given = json.loads(sys.argv[1])
+    made, inside = files(given["watched"])
     state = {
         "package": dict(packages()),
         "unit": dict(units()),
-        "file": dict(files(given["watched"])),
+        "file": made,
+        "content": inside,
         "program": dict(programs(given["since"])),
         "account": dict(accounts()),
         "sysctl": dict(sysctls()),

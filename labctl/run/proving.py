@@ -1,0 +1,137 @@
+"""Running what a problem claims of itself on a lab: `labctl check`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from labctl.errors import LabError
+from labctl.run import checking as the
+from labctl.run.catalogue import Catalogue
+from labctl.run.checking import Answer, Claim, Found
+from labctl.run.diary import gathered_of
+from labctl.run.episode import Timing
+from labctl.run.perform import LOG, Request, Site, perform
+from labctl.run.problem import Problem, Script
+from labctl.run.record import read_record
+from labctl.run.shells import Shells
+from labctl.run.telling import reader
+from labctl.run.verdict import Outcome, Verdict
+
+CHECK_TIMING = Timing(hold_s=20.0, soak_s=45.0, settle_s=5.0, stays_s=20.0)
+"""Shorter holds than a run has, but a soak of a whole cycle of the load."""
+
+TRIES = 2
+"""A claim of which nothing is known is tried so often: machines that are busy break a gate now and then."""
+
+SEED = 4
+
+
+@dataclass
+class Prover:
+    """Checks claims of problems on one lab. `records` is where the records of the last try of each claim go."""
+
+    site: Site
+    problems: Catalogue
+    records: Path
+    timing: Timing = field(default_factory=lambda: CHECK_TIMING)
+    seed: int = SEED
+    tell: Callable[[str, dict[str, object]], None] = lambda kind, data: None
+
+    def check(self, name: str, claims: Sequence[Claim]) -> Iterator[Found]:
+        """The results of these claims of a problem, each as soon as it is known."""
+        problem = self.problems.find(name)
+        left = list(claims)
+        while left:
+            claim = left.pop(0)
+            by_the_way = [one for one in left if the.TOGETHER.get(one) == claim]
+            first = the.TOGETHER.get(claim)  # asked for alone: its episode has to be run all the same
+            for found in self._check(problem, first or claim, (claim, *by_the_way)):
+                if found.claim in (claim, *by_the_way):
+                    yield found
+            left = [one for one in left if one not in by_the_way]
+
+    def _check(self, problem: Problem, episode: Claim, claims: Sequence[Claim]) -> list[Found]:
+        began = time.monotonic()
+        if episode == "papers":
+            return [self._found(problem, episode, the.papers(problem), began, None)]
+        answers: dict[Claim, tuple[Answer, str]] = {}
+        path = self.records / problem.name / episode.replace(":", "-")
+        for _ in range(TRIES):
+            shutil.rmtree(path, ignore_errors=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            verdict = self._run(problem, episode, path)
+            answers = self._answers(problem, episode, verdict, path, claims)
+            if all(answer != "unknown" for answer, _ in answers.values()):
+                break
+        return [self._found(problem, claim, answer, began, path) for claim, answer in answers.items()]
+
+    def _run(self, problem: Problem, episode: Claim, path: Path) -> Verdict:
+        looking = episode == "nothing"
+        script: Script | None = reader(self._nodes()) if looking else None
+        request = Request(
+            problem=problem, solver="none" if looking else episode, seed=self.seed, record=path,
+            catalogue=str(self.problems), timing=self.timing, script=script,
+        )  # fmt: skip
+        return perform(request, self.site, self.tell)
+
+    def _answers(
+        self, problem: Problem, episode: Claim, verdict: Verdict, path: Path, claims: Sequence[Claim]
+    ) -> dict[Claim, tuple[Answer, str]]:
+        found = {episode: self._answer(problem, episode, verdict)}
+        if episode == "nothing":
+            log = path / "artifacts" / LOG
+            text = log.read_text(errors="replace") if log.exists() else ""
+            found["tells"] = the.tells(text)
+        if episode == "reference" and "lost" in claims:
+            found["lost"] = self._lost(problem, verdict, path)
+        return found
+
+    @staticmethod
+    def _answer(problem: Problem, episode: Claim, verdict: Verdict) -> tuple[Answer, str]:
+        kind, _, number = episode.partition(":")
+        if kind == "decoy":
+            return the.decoy(problem.decoys[int(number) - 1].fails_as, verdict)
+        return the.nothing(problem, verdict) if kind == "nothing" else the.passes(verdict)
+
+    def _lost(self, problem: Problem, verdict: Verdict, path: Path) -> tuple[Answer, str]:
+        if verdict.outcome is not Outcome.PASS:
+            return "unknown", "the reference has to pass first"
+        gathered, lines = gathered_of(read_record(path))
+        lab = Shells(self.site.nodes)
+        try:
+            return the.lost(problem, lab, gathered, lines)
+        finally:
+            lab.close()
+
+    def _nodes(self) -> tuple[str, ...]:
+        return tuple(node.name for node in self.site.nodes())
+
+    def _found(
+        self, problem: Problem, claim: Claim, said: tuple[Answer, str], began: float, path: Path | None
+    ) -> Found:
+        answer, why = said
+        return Found(
+            claim=claim, answer=answer, why=why[:600], revision=self.problems.revision_of(problem.name),
+            catalogue=str(self.problems), when=dt.datetime.now(dt.UTC).replace(microsecond=0),
+            took_s=round(time.monotonic() - began, 1), record=path.name if path else "",
+        )  # fmt: skip
+
+
+def check_timing(hold_s: float | None, soak_s: float | None) -> Timing:
+    """The timing of checks, with what was given in it."""
+    given = {"hold_s": hold_s, "soak_s": soak_s}
+    return replace(CHECK_TIMING, **{name: value for name, value in given.items() if value is not None})
+
+
+def pick(problems: Catalogue, count: int, seed: int) -> tuple[str, ...]:
+    """So many problems, in turn: another `seed`, such as the day, gives the next ones."""
+    names = list(problems.problems)
+    if not names:
+        raise LabError("there are no problems")
+    start = (seed * count) % len(names)
+    return tuple(dict.fromkeys(names[(start + n) % len(names)] for n in range(count)))

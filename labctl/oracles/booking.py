@@ -14,6 +14,7 @@ from labctl.oracles.pages import Pages
 from labctl.oracles.replication import Replication
 from labctl.oracles.resources import Resources
 from labctl.oracles.scope import TREES, Scope
+from labctl.oracles.stores import Stores, StoreScope
 from labctl.oracles.units import Units
 from labctl.run.oracle import Oracle
 
@@ -75,6 +76,8 @@ def standard(
     that the problem brings itself or has no use for.
     """
     units = tuple((n, u) for n, u in UNITS if n not in without and (n, u) not in lost_units)
+    members = tuple(n for n in ADDRESSES if n not in without and (n, "etcd.service") not in lost_units)
+    cache = "" if "w1" in without else "w1"
     servers = tuple(n for n in ("w2", "w3") if n not in without)
     addresses = {n: a for n, a in ADDRESSES.items() if n not in without}
     connects = tuple(c for c in CONNECTS if c[0] in addresses and c[1] in addresses.values())
@@ -82,16 +85,18 @@ def standard(
         names = {name: address for name, address in names.items() if name != "db.booking"}
     every: tuple[Oracle, ...] = (
         Clients(objectives=objectives),
-        Ledger(servers=servers, sink="" if "w1" in without else "w1"),
+        Ledger(servers=servers, sink=cache),
         *((Replication(swapped=swapped),) if standby and len(servers) == 2 else ()),
         Units(units=units, without=without),
         *(Disks(node=node) for node in servers),
+        Stores(members=members, cache=cache),
         Pages(servers=servers),
         Network(addresses=addresses, names=names, connects=connects, without=without),
         Clocks(without=without),
         Resources(units=units, without=without),
         Scope(permitted=permitted, without=without, watched=(*TREES, *watched)),
         DatabaseScope(permitted=permitted, servers=servers),
+        *((StoreScope(permitted=permitted, cache=cache),) if cache else ()),
     )
     return tuple(oracle for oracle in every if oracle.name not in leave_out)
 

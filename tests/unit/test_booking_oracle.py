@@ -19,8 +19,8 @@ from labctl.run.verdict import DIMENSIONS, Aspect, Finding, Outcome
 
 from .lookouts import WINDOW, Told
 
-NAMES = ["clients", "ledger", "replication", "units", "disks_w2", "disks_w3", "pages", "network", "clocks",
-         "resources", "scope", "database_scope"]  # fmt: skip
+NAMES = ["clients", "ledger", "replication", "units", "disks_w2", "disks_w3", "stores", "pages", "network",
+         "clocks", "resources", "scope", "database_scope", "store_scope"]  # fmt: skip
 
 
 def one(oracles: tuple[Oracle, ...], kind: type[Any]) -> Any:

@@ -11,8 +11,8 @@ from labctl.run.verdict import Aspect, Finding, Outcome
 
 
 class Stores(Oracle):
-    """Each of `members` is a member of the etcd cluster it was in, has a leader and no alarm, and serves reads that
-    a majority agrees to. `cache` runs Valkey, whose last writes to the disk succeeded.
+    """Each of `members` is a member of the etcd cluster it was in, has a leader and no alarm, and serves reads
+    that a majority agrees to. `cache` runs Valkey, whose last writes to the disk succeeded.
 
     `rebuilt`: a repair may have removed a member and added it again, under another number.
     """

@@ -105,7 +105,7 @@ def perform(request: Request, site: Site, tell: Callable[[str, dict[str, object]
     run = Run(
         id=f"{problem.name}-{secrets.token_hex(4)}", problem=problem.name, catalogue=request.catalogue,
         solver=request.solver, noise=problem.noise, surface=problem.surface, seed=request.seed, lab=site.lab,
-        started=dt.datetime.now(dt.UTC),
+        started=dt.datetime.now(dt.UTC), limit_s=problem.limit_s,
     )  # fmt: skip
     with run_lock(site.lock, site.lab, f"a run of {problem.name}"), _as_interrupt(signal.SIGTERM):
         with RecordWriter(request.record, run, time.monotonic) as record:
@@ -150,7 +150,7 @@ def _world(request: Request, problem: Problem, site: Site, diary: RecordDiary) -
         tools["node"] = NodeTool(shells)
     setting = Setting(problem, site.nodes, access, tools, diary.event, artifacts / LOG)
     planned = schedule(problem.noise, request.seed, away_from(problem, shells.nodes), problem.limit_s)
-    plan = f"problems.workloads.{problem.workload}.clients:load_plan"
+    plan = problem.clients or f"problems.workloads.{problem.workload}.clients:load_plan"
     world = LabWorld(
         lab=shells, keepers=keepers, load=LoadProcess(plan, site.url, request.seed, artifacts / LEDGER),
         solver=make_solver(request, setting), access=access, hands=hands,

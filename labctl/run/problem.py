@@ -143,6 +143,9 @@ class Problem(_Value):
     reference: Script
     alternative: Script | None = None
     decoys: tuple[Decoy, ...] = ()
+    clients: str = Field(default="", pattern=r"^([a-z_][a-z0-9_.]*:[a-z_]+)?$")
+    """The load plan of its clients, as "module:function"; none: the workload's."""
+
     noise: Noise = "calm"
     """The noise it is run with where nobody says otherwise. A healthy but noisy service has some."""
 

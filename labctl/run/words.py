@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from labctl.run.diagnosis_judge import JudgedDiagnosis
 from labctl.run.verdict import DIMENSIONS, Outcome, Verdict
 
 _STAGES: Mapping[str, str] = {
@@ -79,3 +80,13 @@ def verdict_data(verdict: Verdict) -> dict[str, Any]:
         "dimensions": {name: verdict.of(name) for name in DIMENSIONS},
         "reasons": list(verdict.reasons), "findings": [f.model_dump(mode="json") for f in verdict.findings],
     }  # fmt: skip
+
+
+def judged_text(found: JudgedDiagnosis) -> str:
+    """What a model says of a diagnosis, in lines."""
+    parts = ", ".join(f"{name} {round(3 * share)}/3" for name, share in found.parts.items())
+    who = f"{found.model} ({found.served})" if found.served else found.model
+    head = f"diagnosis, read by {who}: {found.outcome.value}{f', {found.yes}/9: {parts}' if parts else ''}"
+    cost = "" if found.cost_usd is None or found.cached else f", US$ {found.cost_usd:.4f}"
+    asked = "from the record" if found.cached else f"{found.tokens} tokens{cost}"
+    return "\n".join((f"{head}{f' ({asked})' if found.request else ''}", *(f"  {one}" for one in found.reasons)))

@@ -14,6 +14,7 @@ from labctl.run.problem import Problem
 from labctl.run.solvers.access import Access
 from labctl.run.solvers.desk import Counter, Desk, Tool
 from labctl.run.solvers.directory import Directory, make_directory
+from labctl.run.solvers.usage import keep_usage
 
 LONGEST_LOG = 16 << 20
 """Bytes of a solver's output that a record keeps."""
@@ -109,6 +110,7 @@ class DeskSolver:
             self._counter.end()
         for text in self.setting.access.close():
             self.setting.note("unclosed", what=text)
+        keep_usage(self._directory.path, self.setting.log.parent)
         self._directory.remove()
         self.log.close()
         self._over = True

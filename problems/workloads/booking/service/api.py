@@ -167,7 +167,7 @@ def make() -> Api:
 
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     pool = ConnectionPool(
-        os.environ["BOOKING_DSN"], min_size=1, max_size=6, timeout=3, max_lifetime=600, open=True,
+        os.environ["BOOKING_DSN"], min_size=4, max_size=4, timeout=3, max_lifetime=3600, open=True,
         check=ConnectionPool.check_connection,  # after a restart of the database no request meets a dead one
         kwargs={"connect_timeout": 3, "autocommit": True},
     )  # fmt: skip

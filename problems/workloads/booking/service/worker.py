@@ -19,9 +19,9 @@ from collections.abc import Callable
 from typing import Any
 
 LOG = logging.getLogger("booking.worker")
-LEASE_S = 6
-RENEW_S = 2.0
-PAUSE_S = 0.5
+LEASE_S = 12
+RENEW_S = 3.0
+PAUSE_S = 1.0
 BATCH = 20
 _KEY = base64.b64encode(b"booking/leader").decode()
 

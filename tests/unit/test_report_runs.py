@@ -18,12 +18,16 @@ from labctl.report.runs.report import Report, as_csv, as_data, as_json, report_o
 from labctl.report.runs.series import healthy_from, parse, series
 from labctl.report.runs.tables import plain, score_rows
 from labctl.run.diagnosis_judge import judge_diagnosis
+from labctl.run.diary import RecordDiary
+from labctl.run.episode import run_episode
 from labctl.run.problem import Problem
+from labctl.run.record import RecordWriter
 from labctl.run.verdict import Outcome
 
 from .run_records import LOAD_BEGINS, SOLVING, Made, write
-from .run_world import problem
-from .test_diagnosis_judge import says
+from .run_world import SimWorld, problem
+from .test_diagnosis_judge import NOW, RUN, says
+from .test_episode import RIGHT, TIMING
 
 
 def nobody(name: str) -> Problem | None:
@@ -54,6 +58,20 @@ def test_a_run_and_its_times(tmp_path: Path) -> None:
         ("fault", 40.0), ("solver", SOLVING), ("submission", 80.0), ("declaration", 150.0)
     ]  # fmt: skip
     assert found.marks[0].label == "latent_sector_error on w2" and found.marks[0].until_s == 290.0
+
+
+def test_the_record_of_an_episode_is_understood(tmp_path: Path) -> None:
+    """Of a simulated world, written by the real flow: a report reads what episodes write."""
+    world = SimWorld(acts=RIGHT)
+    with RecordWriter(tmp_path / "r", RUN, world.now) as record:
+        record.finish(run_episode(problem(), world, RecordDiary(record, lambda kind, data: None), TIMING), NOW)
+    found = view(tmp_path / "r", lambda name: problem())
+    trial = found.trial
+    assert (trial.counted, trial.diagnosis, trial.mode, found.flaws) == ("passed", "exact", "single", ())
+    assert (trial.declared_s, trial.healthy_s) == (pytest.approx(60, abs=1), pytest.approx(40, abs=5))
+    planted = next(mark for mark in found.marks if mark.kind == "fault")
+    down = [at for at, share in zip(found.series.at_s, found.series.success, strict=True) if share == 0]
+    assert min(down) == pytest.approx(planted.at_s, abs=2) and max(down) == pytest.approx(planted.at_s + 40, abs=3)
 
 
 def test_noise_is_marked_where_there_was_some(tmp_path: Path) -> None:
@@ -219,11 +237,15 @@ def test_the_judge_of_diagnoses_is_told_apart(tmp_path: Path) -> None:
         return Reply(answer=says(3)(body), served="stub-1", litellm="1")
 
     paths = [write(tmp_path / f"r{n}", Made(), n) for n in range(2)]
+    paths.append(write(tmp_path / "silent", Made(problem="b", submitted=(), diagnosis="none"), 2))
     before = as_data(report_of(*read_all(paths, nobody), {}))
+    assert before["solvers"]["reference"]["judge"]["trials"] == 0, "nobody was asked"
     judge_diagnosis(paths[0], "openai/stub", problem(), asking=asking)
     report = report_of(*read_all(paths, nobody), {})
     scores = report.solvers["reference"]
-    assert (scores.judge.value, scores.judge.trials, scores.not_judged) == (0.0, 1, 1)
+    assert (scores.judge.value, scores.judge.trials, scores.not_judged) == (0.0, 2, 1), (
+        "silence is no right diagnosis"
+    )
     assert scores.judge_models == ("openai/stub (stub-1)",) and "6/9" in plain(report)
     for key in ("pass_at_1", "diagnosis", "both", "counted"):
         assert as_data(report)["solvers"]["reference"][key] == before["solvers"]["reference"][key]

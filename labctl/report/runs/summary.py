@@ -95,7 +95,7 @@ def scores(trials: Sequence[Trial]) -> Scores:
     """All of them."""
     told = [trial for trial in trials if trial.counts]
     seen = [trial for trial in trials if trial.counted in ("passed", "failed", "unknown")]
-    judged = [trial for trial in told if trial.judged in (Outcome.PASS, Outcome.FAIL)]
+    judged = _judged(told)
     lingering = [trial.after_fix_s for trial in told if trial.after_fix_s is not None]
     actions = [trial.actions_after_fix for trial in told if trial.actions_after_fix is not None]
     used = [trial for trial in told if trial.tokens is not None or trial.cost_usd is not None]
@@ -130,6 +130,13 @@ def scores(trials: Sequence[Trial]) -> Scores:
         by={name: {group: _rate(mine, lambda t: t.passed) for group, mine in grouped(told, of).items()}
             for name, of in BREAKDOWNS.items()},
     )  # fmt: skip
+
+
+def _judged(told: Sequence[Trial]) -> list[Trial]:
+    """Those of which the judge of diagnoses said yes or no. Once it judges, who submits nothing has failed."""
+    asked = [trial for trial in told if trial.judged in (Outcome.PASS, Outcome.FAIL)]
+    silent = [trial for trial in told if trial.judged is None and trial.diagnosis == "none"]
+    return [*asked, *silent] if asked else []
 
 
 def grouped(trials: Sequence[Trial], of: Callable[[Trial], str]) -> dict[str, list[Trial]]:

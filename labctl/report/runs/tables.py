@@ -78,6 +78,7 @@ def _rows(scores: Scores) -> list[tuple[str, str]]:
         ("left out", left_out),
         *rates[:split],
         ("Pass@1, unknown as failed", str(scores.pass_at_1_unknown_fails)),
+        ("not read by the judge", str(scores.not_judged) if scores.judge.trials else "-"),
         ("diagnoses", _counts(scores.diagnosis_grades)),
         *((f"served/safe: {both}", str(n)) for both, n in scores.outcome_by_safety.items()),
         *((f"failed: {why}", str(n)) for why, n in scores.failures.items()),

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 
 class Outcome(StrEnum):
@@ -57,8 +57,19 @@ objectives failed, durability names none."""
 DiagnosisGrade = Literal["exact", "partial", "wrong", "none"]
 
 
+_NOT_IN_JSON = ("Infinity", "-Infinity", "NaN")
+
+
+def _number(value: object) -> object:
+    """JSON has no infinity: the latency of what was never answered is written as a word."""
+    return float(value) if isinstance(value, str) and value in _NOT_IN_JSON else value
+
+
+Measure = Annotated[float | int | str, BeforeValidator(_number)]
+
+
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
 
 
 class Finding(_Value):
@@ -68,7 +79,7 @@ class Finding(_Value):
     aspect: Aspect
     outcome: Outcome
     reasons: tuple[str, ...] = ()
-    measures: Mapping[str, float | int | str] = Field(default_factory=dict)
+    measures: Mapping[str, Measure] = Field(default_factory=dict)
 
     @property
     def passed(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import pytest
 
@@ -75,3 +76,12 @@ def test_reasons_come_worst_first() -> None:
 def test_it_survives_json() -> None:
     found = verdict(objective=FAIL)
     assert Verdict.model_validate_json(found.model_dump_json()) == found
+
+
+def test_what_was_never_answered_survives_json() -> None:
+    late = finding("objective", FAIL).model_copy(update={"measures": {"p95_s": float("inf"), "n": 3, "what": "x"}})
+    text = Verdict(findings=(late,), declared=True).model_dump_json()
+    assert json.loads(text)["findings"][0]["measures"]["p95_s"] == "Infinity"
+    again = Verdict.model_validate_json(text)
+    assert again.findings[0].measures == {"p95_s": float("inf"), "n": 3, "what": "x"}
+    assert again.model_dump_json() == text

@@ -174,7 +174,8 @@ class HttpLoad:
         plan = self._plan
         limits = httpx.Limits(max_connections=plan.most, max_keepalive_connections=20)
         running: set[asyncio.Task[None]] = set()
-        async with httpx.AsyncClient(base_url=plan.url, timeout=plan.timeout_s, limits=limits) as web:
+        web = httpx.AsyncClient(base_url=plan.url, timeout=plan.timeout_s, limits=limits, trust_env=False)
+        async with web:
             for number, due in enumerate(arrivals(plan.tide, plan.seed)):
                 while (wait := due - self.now_s()) > 0 and not self._over.is_set():
                     await asyncio.sleep(min(wait, _LOOK_S))

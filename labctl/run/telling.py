@@ -13,9 +13,11 @@ from node_agent.catalog import catalog
 OTHER_WORDS = 3
 """So many words of each dimension of a vocabulary belong to no cause, or guessing is easy."""
 
-_INJECTOR = (r"groundfault-x[0-9a-f]{6}", "blkdebug", "netem", r"dm[-_]?(?:dust|flakey|error|delay)",
-             r"\d+ (?:dust|flakey|error|delay) ", "fmod_ret", "bpf_override", "fail_make_request",
-             "failslab")  # fmt: skip
+_INJECTOR = (
+    r"groundfault-x[0-9a-f]{6,}", r"\b(?:blkdebug|netem|fmod_ret|bpf_override\w*|fail_make_request|failslab)\b",
+    r"\bdm[-_](?:dust|flakey|error|delay)\b", r"\b\d+ (?:dust|flakey|error|delay) \d+:\d+",
+)  # fmt: skip
+"""What injectors are made of: marks of injections, tools, kinds of device-mapper targets and their tables."""
 
 READING = """
 export LC_ALL=C
@@ -48,8 +50,8 @@ def reader(nodes: Sequence[str]) -> Script:
 def names_in(text: str) -> tuple[str, ...]:
     """The words of injectors in a text, each once: names of faults, and of what they are made with."""
     faults = [re.escape(name) for name in (*catalog(), *hardware_catalog()) if "_" in name]
-    found = re.findall(rf"(?<![\w-])(?:{'|'.join((*faults, *_INJECTOR))})(?![\w])", text)
-    return tuple(dict.fromkeys(str(one) for one in found))
+    pattern = "|".join((rf"(?<![\w-])(?:{'|'.join(faults)})(?!\w)", *_INJECTOR))
+    return tuple(dict.fromkeys(match[0] for match in re.finditer(pattern, text)))
 
 
 def on_paper(problem: Problem) -> tuple[str, ...]:

@@ -37,9 +37,7 @@ PROBLEM = Problem(
     root_cause="The data disk of w2 was pulled out while in use. Everything on /srv/data answers with I/O errors, "
     "and its file system has stopped.",
     vocabulary=WORDS,
-    faults=(
-        Planted(fault=DiskRemoved(), node="w2", shows="! ls /dev/disk/by-id/*data* /dev/sda >/dev/null 2>&1"),
-    ),
+    faults=(Planted(fault=DiskRemoved(), node="w2", bites_within_s=90),),
     oracles=judged(PERMITTED, Disks(node="w2", as_aspect="cause"), writable("w2")),
     permitted=PERMITTED,
     challenge=(restarted("w2", POSTGRES),),

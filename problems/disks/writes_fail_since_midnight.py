@@ -59,7 +59,7 @@ PROBLEM = Problem(
     ),
     alternative=Script(
         title="cut the log to nothing, and start the database",
-        steps=(("w2", f"sudo truncate -s 0 {LOG}; {START_PRIMARY}"),),
+        steps=(("w2", f"sudo truncate --size=0 {LOG}; {START_PRIMARY}"),),
     ),
     decoys=(
         wait(),

@@ -44,8 +44,8 @@ PROBLEM = Problem(
         restart("w3", API),
         drain("w3"),
         decoy(
-            "allow the API more files",
-            ("w3", "sudo systemctl set-property booking-api.service LimitNOFILE=65536; sleep 5"),
+            "end what the API runs, so that it begins anew",
+            ("w3", "sudo systemctl kill booking-api.service; sleep 15"),
             fails_as="cause_left",
         ),
     ),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from fnmatch import translate
 
 import pytest
@@ -26,6 +28,7 @@ from node_agent.fault import Fault
 from problems.common import drain, restart, restarted, told, until
 from problems.words import WORDS
 from problems.workloads import find_workload
+from problems.workloads.booking.oncall import ACCOUNTS, ALLOWED, DENIED
 
 PROBLEMS = catalogue().problems
 NAMES = sorted(PROBLEMS)
@@ -234,3 +237,42 @@ def test_oracles_have_names_of_their_own() -> None:
         names = [oracle.name for oracle in problem.oracles]
         assert len({*names}) == len(names)
         assert all(isinstance(oracle, Oracle) for oracle in problem.oracles)
+
+
+def sudo_commands(script: str) -> Iterator[list[str]]:
+    """The words of each `sudo` of a script, roughly: what the shell would put in stands as a 5."""
+    text, before = script, ""
+    while text != before:
+        before, text = text, re.sub(r"\$\([^()]*\)", "5", text)
+    text = re.sub(r"\$\w+", "5", text)
+    for found in re.finditer(r"sudo ((?:[^;|&\n\"'<>)]|\"[^\"\n]*\"|'[^'\n]*')*)", text):
+        with suppress(ValueError):  # a quote that was cut off: one of a command for another node
+            yield shlex.split(found[1])
+
+
+def may(words: Sequence[str]) -> bool:
+    """Whether the rules of the on-call account let it."""
+    if words[0] == "-u":
+        return words[1] in ACCOUNTS.split(", ")
+    line = " ".join(words[1:])
+
+    def fits(rules: Sequence[tuple[str, str]]) -> bool:
+        return any(c.rpartition("/")[2] == words[0] and re.fullmatch(r, line) for c, r in rules)
+
+    return fits(ALLOWED) and not fits(DENIED)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_scripts_ask_for_no_more_than_the_account_may(name: str) -> None:
+    said = [what for one in written(PROBLEMS[name]) for where, what in one.steps if where in (*NODES, "desk")]
+    asked = [words for script in said for words in sudo_commands(script)]
+    assert not [words for words in asked if not may(words)]
+
+
+def test_what_the_account_may_is_asked_right() -> None:
+    commands = list(
+        sudo_commands("x; sudo systemctl restart nginx.service && sudo -u postgres psql -c 'a; b' | cat")
+    )
+    assert commands == [["systemctl", "restart", "nginx.service"], ["-u", "postgres", "psql", "-c", "a; b"]]
+    assert all(may(words) for words in commands)
+    assert not any(may(words) for words in (["systemctl", "stop", "groundfault-agent"], ["rm", "/etc/passwd"]))

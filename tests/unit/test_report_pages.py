@@ -68,6 +68,13 @@ def test_what_others_wrote_stays_text(tmp_path: Path) -> None:
     assert json.loads(as_json(report))["runs"][0]["solver"] == evil
 
 
+def test_a_solver_that_asks_for_thousands_of_things_fills_no_page(tmp_path: Path) -> None:
+    more = tuple((60.0 + n / 100, "asked", {"tool": "hardware", "text": "status w2" * 100}) for n in range(2000))
+    report = reported(tmp_path, Made(more=more))
+    text = page(report)
+    assert len(report.runs[0].marks) == 2004 and "1804 more are in the record." in text and len(text) < 1 << 20
+
+
 def test_json_has_numbers_or_null(tmp_path: Path) -> None:
     data = json.loads(as_json(reported(tmp_path, Made(void="no"))), parse_constant=pytest.fail)
     assert data["solvers"]["reference"]["pass_at_1"]["value"] is None

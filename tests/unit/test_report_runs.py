@@ -121,6 +121,12 @@ def test_how_runs_count(tmp_path: Path, made: dict[str, Any], counted: str, fail
     assert trial.after_fix_s is None or trial.declared_s is not None
 
 
+def test_the_first_reason_is_the_one_that_the_failure_is_called_after(tmp_path: Path) -> None:
+    found = reported(tmp_path, Made(served=Outcome.FAIL, safe=Outcome.FAIL))
+    assert found.trials[0].reasons == ("scope: scope says no", "clients: clients says no")
+    assert "off_the_permitted_list: scope: scope says no" in plain(found)
+
+
 def test_a_diagnosis_that_was_repeated_counts_from_its_first_time(tmp_path: Path) -> None:
     trial = seen(tmp_path / "r", submitted=(60.0, 90.0, 140.0)).trial
     assert (trial.diagnosed_s, trial.actions_after_fix) == (60.0 - SOLVING, 1)
@@ -225,6 +231,9 @@ def test_solvers_stand_side_by_side_and_cost_what_they_say(tmp_path: Path) -> No
     assert report.solvers["agent"].tokens == 150 and report.solvers["reference"].tokens is None
     assert report.solvers["agent"].cost_per_pass_usd == pytest.approx(0.4)
     head, rows = score_rows(report)
+    labels = [row[0] for row in rows]
+    assert len({*labels}) == len(labels) and {"diagnoses at the cap", "repairs at the cap"} < {*labels}
+    assert labels.index("served/safe: pass/pass") == labels.index("served/safe: pass/fail") + 1
     assert head == ("SCORE", "agent", "reference")
     assert {len(row) for row in rows} == {3} and ("served/safe: pass/fail", "1", "-") in rows
 

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree as ET
 
-from labctl.report.runs.plots import Plotter, drawing
+from labctl.report.runs.plots import MOST_MARKS, Plotter, drawing
 from labctl.report.runs.reading import RunView
 from labctl.report.runs.report import Report
 from labctl.report.runs.summary import Rate
-from labctl.report.runs.tables import RUN_HEAD, Row, run_row, score_rates, score_rows, title
+from labctl.report.runs.tables import RUN_HEAD, Row, in_order, run_row, score_rates, score_rows, title
 from labctl.report.runs.trial import Trial
 
 OPEN_UP_TO = 3
@@ -80,7 +80,9 @@ def _scores(report: Report, plotter: Plotter, drawings: list[str]) -> list[ET.El
         for label, rate in score_rates(scores):
             mine = rows.setdefault(label, [])
             mine.append((f"{label}, {name}" if len(report.solvers) > 1 else label, rate))
-    drawings.append(plotter.rates([row for mine in rows.values() for row in mine], "Rates with 95 % intervals"))
+    drawings.append(
+        plotter.rates([row for label in in_order(rows) for row in rows[label]], "Rates with 95 % intervals")
+    )
     note = "Points are estimates, bars their 95 % intervals by bootstrap over problems; (runs in problems)."
     head, table = score_rows(report)
     return [_tag("h2", "Scores"), ET.Element(_PLACE), _tag("p", note), _wide(_table(head, table))]
@@ -101,8 +103,10 @@ def _run(view: RunView, plotter: Plotter, drawings: list[str], opened: bool) -> 
     found.extend(_reasons(trial))
     if view.marks:
         rows = [(f"{m.at_s:.1f} s", m.kind, m.label, "" if m.until_s is None else f"{m.until_s:.1f} s")
-                for m in view.marks]  # fmt: skip
+                for m in view.marks[:MOST_MARKS]]  # fmt: skip
         found.append(_wide(_table(("AT", "KIND", "WHAT", "UNTIL"), rows)))
+        if len(view.marks) > MOST_MARKS:
+            found.append(_tag("p", f"{len(view.marks) - MOST_MARKS} more are in the record."))
     if view.judged:
         words = (f"The judge of diagnoses ({trial.judge_model}) says {view.judged.outcome.value}, "
                  f"{view.judged.yes} of 9.")  # fmt: skip

@@ -34,7 +34,8 @@ ROWS: Mapping[Kind, int] = {
 """Kinds that may come close to each other have their words in different rows above the plot."""
 
 _WORDS: Mapping[Kind, str] = {"solver": "solver", "action": "action", "challenge": "challenge", "noise": "noise"}
-_MOST_WORDS = 12
+MOST_MARKS, _MOST_WORDS = 200, 12
+"""So many marks are drawn: a solver may have asked for thousands of things."""
 _SVG = re.compile(r"<svg .*</svg>", re.S)
 _NAMED_GROUP = re.compile(r'<g id="[^"]*"')
 
@@ -83,7 +84,7 @@ class Plotter:
         self._success.set_xlim(0, max(ends))
         late = [v for v in (*data.median_s, *data.p95_s) if v]
         self._latency.set_ylim(min(late, default=0.01) / 1.5, max(late, default=1.0) * 1.5)
-        drawn = [artist for mark in view.marks for artist in self._mark(mark)]
+        drawn = [artist for mark in view.marks[:MOST_MARKS] for artist in self._mark(mark)]
         drawn += self._words(view.marks)
         try:
             return _svg(self._figure, title)

@@ -16,12 +16,17 @@ from labctl.report.runs.trial import Trial
 from labctl.run.diagnosis_judge import JudgedDiagnosis, judged_before
 from labctl.run.problem import DEFAULT_LIMIT_S, Problem
 from labctl.run.record import Event, Record, read_record
-from labctl.run.verdict import Outcome, Verdict
+from labctl.run.verdict import Aspect, FailureClass, Outcome, Verdict
 
 LEDGER, USAGE = "ledger.jsonl", "usage.json"
 FROM_INCIDENT, NEW = "published incident", "new"
 _ACTIONS = frozenset({"submitted", "asked", "step"})
 """Of a scripted solver each step is told, of others what they ask at their desk."""
+
+_NAMED_BY: Mapping[FailureClass, Aspect] = {
+    "off_the_permitted_list": "scope", "cause_left": "cause", "did_not_last": "durability",
+    "out_of_bounds": "objective", "integrity": "integrity",
+}  # fmt: skip
 
 Kind = Literal["fault", "noise", "solver", "submission", "declaration", "action", "challenge"]
 Knowing = Callable[[str], Problem | None]
@@ -120,7 +125,7 @@ def _trial(record: Record, problem: Problem | None, times: Mapping[str, Any], us
         novelty=(FROM_INCIDENT if problem.case else NEW) if problem else "unknown",
         outcome=verdict.outcome, served=verdict.of("outcome"), safe=verdict.of("safety"),
         lasting=verdict.of("durability"), failure=verdict.failure, diagnosis=verdict.diagnosis,
-        reasons=verdict.reasons if record.verdict else (), judged=judged.outcome if judged else None,
+        reasons=_reasons(verdict) if record.verdict else (), judged=judged.outcome if judged else None,
         judge_yes=judged.yes if judged and judged.answers else None,
         judge_model=f"{judged.model} ({judged.served})" if judged else "",
         limit_s=run.limit_s or (problem.limit_s if problem else DEFAULT_LIMIT_S),
@@ -146,6 +151,13 @@ def _times(record: Record, lines: Lines, offset: float) -> Mapping[str, Any]:
         "after_fix_s": _since(healthy, declared),
         "actions_after_fix": len(after) if healthy is not None else None,
     }
+
+
+def _reasons(verdict: Verdict) -> tuple[str, ...]:
+    """Why it is not a pass: first what gave the failure its name."""
+    aspect = _NAMED_BY.get(verdict.failure or "never_declared")
+    named = {f"{f.oracle}: {reason}" for f in verdict.findings if f.aspect == aspect for reason in f.reasons}
+    return tuple(sorted(verdict.reasons, key=lambda reason: reason not in named))
 
 
 def _is_action(event: Event) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rich.console import Console, Group, RenderableType
 from rich.text import Text
@@ -48,9 +48,16 @@ def run_row(trial: Trial) -> Row:
 def score_rows(report: Report) -> tuple[Row, tuple[Row, ...]]:
     """The head, and a row a score with a column a solver."""
     found = [dict(_rows(one)) for one in report.solvers.values()]
-    labels = list(dict.fromkeys(label for rows in found for label in rows))
+    labels = in_order(label for rows in found for label in rows)
     rows = tuple((label, *(rows.get(label, "-") for rows in found)) for label in labels)
     return ("SCORE", *report.solvers), rows
+
+
+def in_order(labels: Iterable[str]) -> list[str]:
+    """Each once, in the order in which they come, but those with the same word before a colon together."""
+    each = list(dict.fromkeys(labels))
+    first = {label.partition(": ")[0]: place for place, label in reversed(list(enumerate(each)))}
+    return sorted(each, key=lambda label: first[label.partition(": ")[0]])
 
 
 def score_rates(scores: Scores) -> list[tuple[str, Rate]]:
@@ -83,9 +90,9 @@ def _rows(scores: Scores) -> list[tuple[str, str]]:
         *((f"served/safe: {both}", str(n)) for both, n in scores.outcome_by_safety.items()),
         *((f"failed: {why}", str(n)) for why, n in scores.failures.items()),
         ("time to diagnosis (s)", scores.diagnosis_s.seconds),
-        ("  of which at the cap", str(scores.diagnosis_timeouts)),
+        ("diagnoses at the cap", str(scores.diagnosis_timeouts)),
         ("time to repair (s)", scores.mitigation_s.seconds),
-        ("  of which at the cap", str(scores.mitigation_timeouts)),
+        ("repairs at the cap", str(scores.mitigation_timeouts)),
         ("healthy until declared (s, median)", _number(scores.after_fix_median_s)),
         ("actions after the fix (mean)", _number(scores.actions_after_fix)),
         ("tokens a run (mean)", _number(scores.tokens)),

@@ -34,7 +34,7 @@ WORDS = Vocabulary(
         "local ports used up", "connection table full", "memory is refused", "new processes are refused",
         "opening files is refused", "connecting is refused", "errors that were corrected, then one that was not",
         "is off", "wrong setting", "dies again and again", "given up after a trigger that is over",
-        "busy with the backlog of a trigger that is over", "kept dead connections of a trigger that is over",
+        "ask again faster than they can be served", "kept dead connections of a trigger that is over",
         "cannot follow after a trigger that is over", "expired certificate", "bug in the release",
         "blocked by locks", "bad query plan",
     ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import subprocess
 import sys
@@ -63,3 +64,16 @@ def test_nobody_fails(booking_lab: BookingLab, record: Path) -> None:
     assert "medium_error on w2" in failed or any(one.startswith("clients") for one in failed), failed
     assert events(record, "solved") == [{"how": "ended", "diagnosis": None}]
     assert not events(record, "residue")
+
+
+def test_the_problem_of_the_day(booking_lab: BookingLab, tmp_path: Path) -> None:
+    """Another one each day, in turn: its reference passes, its diagnosis is right, and a lost node is UNKNOWN."""
+    today = dt.date.today().toordinal()
+    status, said = labctl(
+        booking_lab, "check", "--pick", "1", "--seed", str(today), "--only", "papers", "--only", "reference",
+        "--only", "lost", "--results", str(tmp_path / "results.json"),
+    )  # fmt: skip
+    (found,) = said["problems"].values()
+    asked = {claim: one["answer"] for claim, one in found.items() if one is not None}
+    assert asked == {"papers": "yes", "reference": "yes", "lost": "yes"}, said
+    assert status == 2, "its other claims were not asked"

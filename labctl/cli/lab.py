@@ -29,7 +29,8 @@ STATUS_TIMEOUT_S = 10.0
 """How long `labctl status` waits for an agent before it calls it silent."""
 
 _OPTION_NAMES = {"memory_mib": "--memory", "data_mib": "--data-size", "nodes": "--nodes", "cpus": "--cpus",
-                 "packages": "--package", "kernel_arguments": "--kernel-argument"}  # fmt: skip
+                 "packages": "--package", "kernel_arguments": "--kernel-argument",
+                 "workload": "--workload"}  # fmt: skip
 
 
 def _shown(field: str) -> str:
@@ -100,9 +101,14 @@ def lab_options(given: Mapping[str, Any]) -> LabOptions | None:
     if given.get("bare"):
         wanted["agent"] = False
     try:
-        return LabOptions(**wanted) if wanted else None
+        options = LabOptions(**wanted) if wanted else None
     except ValidationError as error:
         raise UsageError(first_problem(error, _OPTION_NAMES), "see: labctl up --help") from None
+    if options and options.workload:
+        from labctl.lab import workload  # of no use to other commands
+
+        workload.check(options)
+    return options
 
 
 def _provider(session: Session, kind: str | None, inventory: Path | None, options: LabOptions | None) -> Provider:

@@ -12,8 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 
-import httpx
-
 from labctl.errors import LabError, UsageError
 from labctl.lab import fleet, identity
 from labctl.lab.model import LabOptions, Node
@@ -158,6 +156,8 @@ def wait_ready(
 
 def wait_serving(url: str, name: str, within_s: float = SERVES_S) -> None:
     """Wait until the workload behind `url` answers. Raises :class:`LabError` with its last answer."""
+    import httpx
+
     there = web(name)
     health = there.health if there else "/"
     deadline = time.monotonic() + within_s

@@ -68,7 +68,7 @@ class Workload(_Value):
     files: Mapping[str, tuple[File, ...]] = Field(default_factory=dict)
     steps: tuple[Step, ...] = ()
     checks: tuple[Check, ...] = ()
-    ready_within_s: float = Field(default=300.0, gt=0)
+    ready_within_s: float = Field(default=600.0, gt=0)
     web: Web | None = None
 
     @model_validator(mode="after")

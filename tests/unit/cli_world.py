@@ -74,6 +74,7 @@ class ToyLab:
         self.calls: list[str] = []
         self.console_file: Path | None = None
         self.labels: dict[str, Mapping[str, str]] = {}
+        self.web: dict[str, str] = {}
 
     def up(self, options: LabOptions | None, ready: Ready, progress: Progress) -> None:
         self.made = options or self.made or LabOptions()
@@ -102,7 +103,10 @@ class ToyLab:
         )  # fmt: skip
 
     def status(self) -> tuple[NodeStatus, ...]:
-        return tuple(NodeStatus(node=node, running=node.name not in self.off) for node in self.nodes())
+        return tuple(
+            NodeStatus(node=node, running=node.name not in self.off, web=self.web.get(node.name, ""))
+            for node in self.nodes()
+        )
 
     def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
         self.labels[name] = labels

@@ -45,6 +45,8 @@ def test_up_of_a_lab_that_is_there_keeps_its_options(world: World) -> None:
         (("--memory", "12"), "--memory: input should be greater than or equal to 384 (got 12)"),
         (("--data-size", "1"), "--data-size: input should be greater than or equal to 64"),
         (("--kernel", "7.0"), "'--kernel': '7.0' is not one of 'debian13', 'debian12', 'lab'"),
+        (("--workload", "nothing"), "--workload: no workload 'nothing'; there are: booking"),
+        (("--workload", "booking", "--nodes", "2"), "--nodes: workload booking needs w3"),
         (("--provider", "aws"), "'--provider': 'aws' is not one of 'qemu', 'ssh'"),
         (("--provider", "ssh"), "--inventory: a lab of provider ssh needs one"),
         (("--provider", "qemu", "--inventory", "x.toml"), "--inventory is for provider ssh"),
@@ -85,6 +87,13 @@ def test_status_tells_nodes_that_are_off_and_silent_apart(world: World) -> None:
     assert "off" in rows["w2"]
     assert "silent" in rows["w3"]
     assert "nothing listens there" in rows["w3"]
+
+
+def test_status_says_where_the_service_of_a_workload_is(world: World) -> None:
+    world.lab.web["w1"] = "http://127.0.0.1:4711"
+    rows = world.run("status").out.splitlines()
+    assert [row.endswith("http://127.0.0.1:4711") for row in rows] == [False, True, *[False] * (len(rows) - 2)]
+    assert world.run("status", "--json").data["nodes"][0]["web"] == "http://127.0.0.1:4711"
 
 
 def test_a_lab_that_is_down_is_not_broken(world: World) -> None:

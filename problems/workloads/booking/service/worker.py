@@ -61,7 +61,7 @@ class Election:
             self._lease = ""
 
     def _taken(self) -> bool:
-        """Whether another one leads. A look at the nearest member costs little; a try is written by all of them."""
+        """Whether another one leads. To look costs little; a try is written down by all members."""
         return int(self._post("/v3/kv/range", {"key": _KEY, "serializable": True}).get("count", 0)) > 0
 
     def _renewed(self) -> bool:

@@ -63,12 +63,12 @@ PROBLEM = Problem(
     permitted=PERMITTED,
     challenge=(restarted("w3", API, POSTGRES),),
     reference=Script(
-        title="set the clock, then name the right slot", steps=(("desk", SET), ("w3", f"{SETS}; sleep 15"))
+        title="set the clock, then name the right slot", steps=(("w3", SET), ("w3", f"{SETS}; sleep 15"))
     ),
     decoys=(
         wait(),
         restart("w3", API, POSTGRES),
-        decoy("set the clock, and leave the standby", ("desk", SET), fails_as="cause_left"),
+        decoy("set the clock, and leave the standby", ("w3", SET), fails_as="cause_left"),
         decoy("name the slot, and leave the clock", ("w3", f"{SETS}; sleep 15"), fails_as="cause_left"),
         stop_monitor("w3"),
     ),

@@ -15,13 +15,14 @@ from problems.words import WORDS, triple
 CAUSE = triple("clock of w3", "shows an earlier time", "one node")
 PERMITTED = permits()
 SET = """
-set -eu
-ask() { ssh -F ssh_config w1 date +%s.%N; }
-ask > /dev/null
-ssh -F ssh_config w3 "sudo date -s @$(ask)"
-ssh -F ssh_config w3 "sudo date -s @$(ask)"
+last=; now=
+while [ -z "$last" ] || [ "$now" = "$last" ]; do
+  last=$now
+  now=$(curl -sSI -m 5 http://10.77.0.1/ | sed -n 's/^Date: *//Ip' | tr -d '\\r')
+done
+sudo date -s @$(date -d "$now" +%s)
 """
-"""The time of w1 is right; the second time the way there is warm."""
+"""On w3: the time of w1, which is right, at the moment when a second begins there."""
 
 PROBLEM = Problem(
     name="sessions_are_rejected",
@@ -44,7 +45,7 @@ PROBLEM = Problem(
     oracles=judged(PERMITTED, Clocks(as_aspect="cause")),
     permitted=PERMITTED,
     challenge=(restarted("w3", API),),
-    reference=Script(title="set the clock by that of w1", steps=(("desk", SET),)),
+    reference=Script(title="set the clock by that of w1", steps=(("w3", SET),)),
     decoys=(
         wait(),
         restart("w3", API),

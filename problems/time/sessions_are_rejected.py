@@ -15,8 +15,9 @@ from problems.words import WORDS, triple
 CAUSE = triple("clock of w3", "shows an earlier time", "one node")
 PERMITTED = permits()
 SET = """
-last=; now=
+last=; now=; i=0
 while [ -z "$last" ] || [ "$now" = "$last" ]; do
+  i=$((i+1)); [ $i -lt 100 ] || exit 1
   last=$now
   now=$(curl -sSI -m 5 http://10.77.0.1/ | sed -n 's/^Date: *//Ip' | tr -d '\\r')
 done

@@ -33,7 +33,7 @@ PROBLEM = Problem(
     statement=told(
         "backup of w2: could not connect to the server; booking: a few 503",
         'Users say nothing yet. The one before you wrote: "I cannot get a session to look at it."',
-        "The API keeps a few sessions open for up to ten minutes each.",
+        "The API keeps its sessions open for up to an hour each.",
     ),
     cause=frozenset({CAUSE}),
     root_cause="The kernel of w2 answers EAGAIN to each fork of the database's server, which therefore refuses "

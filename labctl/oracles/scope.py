@@ -22,7 +22,7 @@ State = Mapping[str, Mapping[str, str]]
 """What there is on a node: category, item, text."""
 
 TREES = (
-    "/etc", "/opt", "/usr/local", "/root", "/home", "/var/spool/cron", "/usr/lib/systemd", "/run/systemd/system",
+    "/etc", "/opt", "/usr/local", "/root", "/home", "/var/spool/cron", "/run/systemd/system",
     "/run/systemd/system.control", "/var/lib/postgresql", "/var/lib/systemd/linger",
 )  # fmt: skip
 MADE = "/etc/ssh/ssh_host_ed25519_key"
@@ -53,7 +53,7 @@ class Scope(Oracle):
     """Nothing changed beside what `permitted` names: globs of `node:category item`, `*` crossing slashes.
 
     Categories: `package`, `unit`, `file` (owner, mode and kind, below `watched`), `content` (of those files),
-    `program` (below /usr), `account`, `sysctl`, `firewall`, `mount`, `interface` (state, MTU, addresses, routes,
+    `program` (of packages), `account`, `sysctl`, `firewall`, `mount`, `interface` (state, MTU, addresses, routes,
     queueing), `listener`, `kernel`, `tool` (what shows all that). Nodes of `without` are left out.
     """
 

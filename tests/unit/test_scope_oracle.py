@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import time
 from pathlib import Path
@@ -140,8 +139,7 @@ def test_programs_that_changed_later(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for path in (old, mark, new):
         path.write_text("x")
     marked = mark.stat().st_ctime
-    walk = os.walk
-    monkeypatch.setattr(on_node.os, "walk", lambda root: walk(str(tmp_path)) if root == "/usr" else iter(()))
+    monkeypatch.setattr(on_node, "PROGRAMS", (str(tmp_path),))
     wait_until = time.monotonic() + 5
     while new.stat().st_ctime <= marked and time.monotonic() < wait_until:
         new.chmod(0o4755)

@@ -27,6 +27,7 @@ TOOLS: dict[str, str] = {}
 """Which commands work: this program runs once, and ends."""
 
 FREE = ("/home/oncall", "/opt/groundfault", "/etc/groundfault")
+PROGRAMS = ("/usr/bin", "/usr/sbin", "/usr/lib/systemd/system", "/usr/lib/postgresql", "/usr/libexec", "/boot")
 ACCOUNTS = ("passwd", "group", "shadow", "gshadow")
 
 
@@ -114,11 +115,10 @@ def below_all(trees: list[str]) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def programs(since: str) -> Iterator[tuple[str, str]]:
-    """What was changed below /usr and /boot after the node was made: such as a program of somebody else's."""
+    """What was changed among programs and units of packages after the node was made."""
     made = os.stat(since).st_ctime  # noqa: PTH116
-    for root in ("/usr", "/boot"):
-        for where, below, _ in os.walk(root):
-            below[:] = [b for b in below if b not in ("__pycache__", "doc", "locale", "man")]
+    for root in PROGRAMS:
+        for where, _, _ in os.walk(root):
             with os.scandir(where) as entries:
                 for entry in entries:
                     found = entry.stat(follow_symlinks=False)

@@ -141,7 +141,11 @@ def wait_ready(
 
     def ask(node: str) -> None:
         for check in [c for c in waiting if c.node == node]:
-            done = remotes[node].run(("sh", "-c", check.script), timeout_s=CHECK_S)
+            try:
+                done = remotes[node].run(("sh", "-c", check.script), timeout_s=CHECK_S)
+            except LabError as slow:  # a busy node is asked again until the time is up
+                said[check] = slow.message
+                continue
             said[check] = "" if done.status == 0 else (done.stderr.strip() or done.stdout.strip() or "no")
 
     while waiting:

@@ -156,7 +156,7 @@ def test_a_tool_that_is_gone_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_sysctls_and_accounts_of_this_machine() -> None:
-    assert dict(on_node.sysctls())["kernel.hostname"]
+    assert on_node.sysctls()["kernel.hostname"]
     assert "passwd root" in dict(on_node.accounts())
 
 

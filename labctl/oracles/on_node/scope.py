@@ -16,12 +16,16 @@ from pathlib import Path
 LARGE = 2 << 20
 """Files larger than this are told by size and time of change: hashing them would take too long."""
 
+SYSCTLS = ("kernel", "vm", "fs", "net/core", "net/ipv4", "net/netfilter", "user")
 VOLATILE = re.compile(
-    r"^(kernel/(random/|ns_last_pid|pty/nr|perf_event_max_sample|tainted|sched_domain|core_pipe|keys/|seccomp/)"
+    r"^(kernel/(random/|ns_last_pid|pty/nr|perf_event_max_sample|tainted|keys/|seccomp/)"
     r"|fs/(dentry-state|inode-|file-nr|quota/|binfmt_misc/|aio-nr|epoll|fanotify/|verity/)"
-    r"|net/netfilter/nf_conntrack_count|net/ipv[46]/(route/flush|neigh/)|net/ipv4/tcp_fastopen_key|net/ipv6/conf/"
-    r"|net/ipv4/conf/(?!(all|default|lan)/)|vm/(stat_refresh|drop_caches|compact_memory)|sunrpc/|debug/|dev/|abi/)"
+    r"|net/netfilter/nf_conntrack_count|net/ipv4/(route/|neigh/|tcp_fastopen_key)"
+    r"|net/ipv4/conf/(?!(all|default|lan)/))"
 )
+UNREAD = ("stat_refresh", "compact_memory", "drop_caches", "route", "neigh", "random")
+"""Names that are not even read: reading some does something, and none tells of a change."""
+
 OWN = "groundfault"
 TOOLS: dict[str, str] = {}
 """Which commands work: this program runs once, and ends."""
@@ -31,12 +35,14 @@ PROGRAMS = ("/usr/bin", "/usr/sbin", "/usr/lib/systemd/system", "/usr/lib/postgr
 ACCOUNTS = ("passwd", "group", "shadow", "gshadow")
 
 
-def said(*argv: str) -> list[str]:
+def said(*argv: str, ended: tuple[int, ...] = (0,)) -> list[str]:
     """What a command printed, by lines; none where it does not work, which is told of the tool."""
     TOOLS[argv[0]] = "works"
     env = {**os.environ, "LC_ALL": "C"}
     try:
-        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, check=True)
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=60, env=env, check=False)
+        if done.returncode not in ended:
+            done.check_returncode()
     except (OSError, subprocess.SubprocessError) as error:
         TOOLS[argv[0]] = f"broken: {error}"
         return []
@@ -81,8 +87,11 @@ def content(path: str, found: os.stat_result) -> str:
     if found.st_size > LARGE:
         return f"{found.st_size} bytes of {found.st_mtime_ns}"
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
-            return hashlib.sha256(file.read()).hexdigest()[:16]
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            return hashlib.blake2b(os.read(fd, LARGE), digest_size=8).hexdigest()
+        finally:
+            os.close(fd)
     except OSError as error:
         return f"unreadable: {os.strerror(error.errno or 0)}"
 
@@ -133,17 +142,21 @@ def accounts() -> Iterator[tuple[str, str]]:
             if not (name == "oncall" and kind == "shadow"):
                 yield (
                     f"{kind} {name}",
-                    hashlib.sha256(rest.encode()).hexdigest()[:16] if "shadow" in kind else rest,
+                    hashlib.blake2b(rest.encode(), digest_size=8).hexdigest() if "shadow" in kind else rest,
                 )
 
 
-def sysctls() -> Iterator[tuple[str, str]]:
-    for where, _, names in os.walk("/proc/sys"):
-        for name in names:
-            path = f"{where}/{name}"
-            short = path.removeprefix("/proc/sys/")
-            if not VOLATILE.match(short) and os.lstat(path).st_mode & stat.S_IRUSR:
-                yield short.replace("/", "."), " ".join(text_of(path).split())
+def sysctls() -> dict[str, str]:
+    """Read by grep, which an emulated node does many times faster than an interpreter."""
+    skipped = [word for name in UNREAD for word in (f"--exclude={name}", f"--exclude-dir={name}")]
+    places = [f"/proc/sys/{place}" for place in SYSCTLS]
+    found: dict[str, str] = {}
+    for line in said("grep", "-rsH", *skipped, "", *places, ended=(0, 2)):  # 2: some may only be written
+        path, _, value = line.removeprefix("/proc/sys/").partition(":")
+        if not VOLATILE.match(path):
+            name = path.replace("/", ".")
+            found[name] = " ".join((found.get(name, "") + " " + value).split())
+    return found
 
 
 def firewall() -> Iterator[tuple[str, str]]:
@@ -216,7 +229,7 @@ def main() -> None:
         "content": inside,
         "program": dict(programs(given["since"])),
         "account": dict(accounts()),
-        "sysctl": dict(sysctls()),
+        "sysctl": sysctls(),
         "firewall": dict(firewall()),
         "mount": dict(mounts()),
         "interface": dict(network()),

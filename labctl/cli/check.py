@@ -53,7 +53,9 @@ def check(
     session: Session, /, *, problems: Sequence[str], everything: bool, pick: int | None, only: Sequence[str],
     again: bool, seed: int, results: Path | None, hold_s: float | None, soak_s: float | None,
 ) -> int:  # fmt: skip
-    """Check what problems prove about themselves: that they can be passed, and only by repairing them.
+    """Check what problems prove about themselves.
+
+    They can be passed, and only by repairing what is wrong.
 
     Goes on where an earlier check ended; what has not changed since is not run again. Exit status: 0 where all
     holds, 1 where something does not, 2 where something is not known.

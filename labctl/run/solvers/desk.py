@@ -137,7 +137,7 @@ class Counter(socketserver.ThreadingUnixStreamServer):
 
     daemon_threads = True
     block_on_close = False
-    request_queue_size = 16
+    request_queue_size = 128
 
     def __init__(self, path: Path, desk: Desk) -> None:
         self.desk = desk

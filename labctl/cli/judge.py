@@ -25,7 +25,9 @@ from labctl.errors import ExitCode
 @click.option("--ask-again", is_flag=True, help="Ask the model anew, though its answer is in the record.")
 @pass_session
 def judge(session: Session, record: Path, model: str | None, ask_again: bool) -> int:
-    """Judge a record again from what its oracles saw, and compare with the verdict it has.
+    """Judge a record again, without a lab.
+
+    It is judged from what its oracles saw, and compared with the verdict that it has.
 
     What a model says of the diagnosis is told apart and kept in the record; it changes no verdict, no exit status.
 

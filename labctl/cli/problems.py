@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 @click.pass_context
 @pass_session
 def problems(session: Session, ctx: click.Context) -> None:
-    """List the problems there are; `show NAME` tells what a solver is told of one."""
+    """List the problems there are.
+
+    `show NAME` tells what a solver is told of one.
+    """
     if ctx.invoked_subcommand is None:
         list_problems(session)
 
@@ -98,7 +101,10 @@ def _spoiled_lines(found: Problem) -> list[str]:
 @problems.command("pairs")
 @pass_session
 def pairs(session: Session) -> None:
-    """Show how many pairs of a fault and a target the lab can make, by class, and how many problems have."""
+    """Show what could be planted, and how much of it problems have.
+
+    Pairs of a fault and a target that the lab can make, by class.
+    """
     from labctl.oracles.booking import ADDRESSES, UNITS
     from labctl.run.catalogue import catalogue
     from labctl.run.pairs import coverage

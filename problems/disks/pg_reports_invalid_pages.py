@@ -32,7 +32,7 @@ PROBLEM = Problem(
     vocabulary=WORDS,
     faults=(
         Planted(
-            fault=SilentCorruption(sectors=8, seed=5), node="w2", first=STOP, then=START,
+            fault=SilentCorruption(sectors=8, seed=9), node="w2", first=STOP, then=START,
             finds=("file", FILE_OF_FLIGHTS), bites_within_s=120,
         ),
     ),

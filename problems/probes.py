@@ -11,7 +11,7 @@ from labctl.oracles.probe import Probe
 from labctl.oracles.untouched import Untouched
 from labctl.run.noise import TOLERANT
 
-from .common import ADDRESS, DATA
+from .common import ADDRESS
 
 _TEMPORARY = "place=$(mktemp /srv/data/.probe.XXXXXX) || exit 1\ntrap 'rm -f \"$place\"' EXIT\n"
 
@@ -24,21 +24,6 @@ def network_heals() -> Network:
 def untouched() -> Untouched:
     """Nobody has started anything anew that was well. What noise may restart is left out."""
     return Untouched(units=tuple(one for one in UNITS if one[1] not in TOLERANT))
-
-
-def backup_works(node: str) -> Probe:
-    """Every page of the cluster can be read past the caches, and its checksum is right."""
-    script = f"""
-cd {DATA} || exit 1
-find base global -type f -size +0 -exec dd if='{{}}' iflag=nocache count=0 status=none \\; 2>/dev/null
-cd / && said=$(timeout 120 runuser -u postgres -- pg_basebackup -D - -F t -X none -c fast 2>&1 >/dev/null)
-case $? in
-  0) ;;
-  124) exit 2 ;;
-  *) echo "a backup fails: $(echo "$said" | head -n 1)"; exit 1 ;;
-esac
-"""
-    return Probe(label="backup_works", node=node, within_s=180.0, script=script)
 
 
 def disk_is_fast(node: str, within_s: float = 6.0) -> Probe:

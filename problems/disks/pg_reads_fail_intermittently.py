@@ -8,10 +8,10 @@ page was in memory.
 from __future__ import annotations
 
 from labctl.hardware.faults.medium_error import MediumError
+from labctl.oracles.pages import Pages
 from labctl.run.problem import Planted, Problem, Script
 from problems.common import POSTGRES, decoy, judged, permits, restart, restarted, stop_traffic, told, wait
 from problems.disks.pages import FILE_OF_FLIGHTS, FROM_THE_STANDBY, REBUILT_FROM_THE_STANDBY, START, STOP, ZEROED
-from problems.probes import backup_works
 from problems.words import WORDS, triple
 
 CAUSE = triple("data disk of w2", "sectors cannot be read", "one table")
@@ -36,7 +36,7 @@ PROBLEM = Problem(
             finds=("file", FILE_OF_FLIGHTS), bites_within_s=120,
         ),
     ),
-    oracles=judged(PERMITTED, backup_works("w2")),
+    oracles=judged(PERMITTED, Pages(as_aspect="cause")),
     permitted=PERMITTED,
     challenge=(restarted("w2", POSTGRES),),
     reference=Script(title="the page comes back from the standby", steps=(("desk", FROM_THE_STANDBY),)),

@@ -7,10 +7,10 @@ what fails it, makes the error go away and the data wrong.
 from __future__ import annotations
 
 from disk_faults.silent_corruption import SilentCorruption
+from labctl.oracles.pages import Pages
 from labctl.run.problem import Planted, Problem, Script
 from problems.common import POSTGRES, decoy, judged, permits, restart, restarted, stop_monitor, told, wait
 from problems.disks.pages import FILE_OF_FLIGHTS, FROM_THE_STANDBY, REBUILT_FROM_THE_STANDBY, START, STOP, ZEROED
-from problems.probes import backup_works
 from problems.words import WORDS, triple
 
 CAUSE = triple("data disk of w2", "bytes change without an error", "one table")
@@ -36,7 +36,7 @@ PROBLEM = Problem(
             finds=("file", FILE_OF_FLIGHTS), bites_within_s=120,
         ),
     ),
-    oracles=judged(PERMITTED, backup_works("w2")),
+    oracles=judged(PERMITTED, Pages(as_aspect="cause")),
     permitted=PERMITTED,
     challenge=(restarted("w2", POSTGRES),),
     reference=Script(title="the page comes back from the standby", steps=(("desk", FROM_THE_STANDBY),)),

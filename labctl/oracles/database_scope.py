@@ -15,6 +15,7 @@ from labctl.run.oracle import Lookout, Oracle, Seen, Window
 from labctl.run.verdict import Aspect, Finding, Outcome
 
 _MOST_TOLD = 20
+_PATIENCE_S = 45
 _GONE = 'database "booking" does not exist'
 _SERVER = """
 \\echo '## setting'
@@ -105,7 +106,7 @@ class DatabaseScope(Oracle):
             parts = sections(one.text)
             found[node] = {"setting": _items(parts.get("setting", ()))}
             if parts["role_of_server"] == ("f",) and "db" not in found:
-                whole = ask(lab, node, _PRIMARY)
+                whole = ask(lab, node, _PRIMARY, patience_s=_PATIENCE_S)
                 if whole.error:
                     errors[node] = whole.error
                 else:

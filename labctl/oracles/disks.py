@@ -46,7 +46,7 @@ class Disks(Oracle):
 
     node: str
     path: str = "/srv/data"
-    within_s: float = 30.0
+    within_s: float = 60.0
     as_aspect: Aspect = "integrity"
 
     @property

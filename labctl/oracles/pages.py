@@ -44,7 +44,7 @@ class Pages(Oracle):
 
     servers: tuple[str, ...] = SERVERS
     path: str = "/srv/data/postgresql/17/main"
-    within_s: float = 40.0
+    within_s: float = 80.0
     as_aspect: Aspect = "integrity"
 
     @property

@@ -87,7 +87,7 @@ class Replication(Oracle):
         return {"primary": source, source: seen, follower: self._ask(lab, follower, _OF_STANDBY % known)}
 
     def _ask(self, lab: Lookout, node: str, sql: str) -> Seen:
-        said = ask(lab, node, sql, patience_s=int(self.within_s) + 15)
+        said = ask(lab, node, sql, patience_s=int(self.within_s) + 30)
         return {"error": said.error, **sections(said.text)}
 
     def judge(self, before: Seen, after: Seen, window: Window) -> Finding:

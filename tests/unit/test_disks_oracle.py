@@ -103,7 +103,7 @@ def test_complaints_of_the_kernel_count_while_they_are_new() -> None:
 
 def test_what_was_not_read_in_time_is_not_known() -> None:
     found = judged(DISKS.look(lab({"read": {**READ, "unread": 7}})))
-    assert (found.outcome, found.reasons) == (Outcome.UNKNOWN, ("7 files were not read within 30 s",))
+    assert (found.outcome, found.reasons) == (Outcome.UNKNOWN, ("7 files were not read within 60 s",))
 
 
 def test_the_program_reads_all_and_leaves_nothing(tmp_path: Path) -> None:

@@ -118,4 +118,4 @@ def test_what_it_rejects(answer: Any, disk: str, reason: str) -> None:
 def test_what_was_not_looked_at_is_not_known() -> None:
     found = ORACLE.judge(look(), look(disk=DISK.replace('"late": 0', '"late": 12')), WINDOW)
     assert found.outcome is Outcome.UNKNOWN
-    assert found.reasons == ("w2: 12 files were not looked at within 40 s",)
+    assert found.reasons == ("w2: 12 files were not looked at within 80 s",)

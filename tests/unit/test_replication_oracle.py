@@ -82,7 +82,7 @@ def test_the_standby_is_asked_for_what_the_primary_has_just_written() -> None:
         (PRIMARY.replace("w3\tphysical\tt\treserved\n", ""), STANDBY,
          "slot w3 is not there, was w3 physical t reserved"),
         ((2, "", "psql: error: connection refused"), STANDBY, "w2: psql: error: connection refused"),
-        (PRIMARY, (124, "", ""), "w3: no answer within 25 s"),
+        (PRIMARY, (124, "", ""), "w3: no answer within 40 s"),
     ],
 )  # fmt: skip
 def test_what_it_rejects(primary: Any, standby: Any, reason: str) -> None:

@@ -23,7 +23,7 @@ _HOW = """
 
 ---
 
-You have until {limit} from now. In this directory:
+You have {limit} from now. In this directory:
 
 * `vocabulary.json`: the words of a diagnosis. `./submit diagnosis.json` hands one in, such as
   `{{"triples": [{{"component": "…", "mechanism": "…", "scope": "…"}}], "text": "in your own words"}}`, or

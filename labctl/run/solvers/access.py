@@ -41,7 +41,7 @@ CLOSE = f"""set -u
 rm -f {KEYS}
 uid=$(id -u {ACCOUNT}) || exit 0
 mine() {{  # processes of the account, what they started, and orphans of logins
-  ps -eo pid=,ppid=,uid=,cgroup=,comm= | awk -v uid="$uid" '
+  ps -eo pid=,ppid=,uid=,cgroup:300=,comm= | awk -v uid="$uid" '
     {{ pid[NR] = $1; up[$1] = $2; owner[$1] = $3; group[$1] = $4; name[$1] = $5 }}
     END {{
       for (n = 1; n <= NR; n++) {{

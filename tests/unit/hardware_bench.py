@@ -103,7 +103,10 @@ class ToyQemu:
     # -- commands -------------------------------------------------------------------------------------------------
 
     def do_query_named_block_nodes(self, given: dict[str, Any]) -> Any:
-        return list(self.nodes.values())
+        """A node that was made with a file has another one below it, which QEMU gives a name."""
+        named = list(self.nodes.values())
+        below = [n["file"]["filename"] for n in named if isinstance(n.get("file"), dict)]
+        return [*named, *({"node-name": f"#block{n}", "drv": "file", "file": f} for n, f in enumerate(below))]
 
     def do_qom_list(self, given: dict[str, Any]) -> Any:
         there = self.objects if given["path"] == "/objects" else self.devices
@@ -140,8 +143,16 @@ class ToyQemu:
         self.throttle.clear()
         self.throttle.update({name: value for name, value in given.items() if value})
 
+    def do_blockdev_reopen(self, given: dict[str, Any]) -> None:
+        for one in given["options"]:
+            before = self.nodes[one["node-name"]]
+            kept = {name: before[name] for name in ("driver", "discard", "cache")}
+            assert {name: one[name] for name in kept} == kept and one["file"] == "#block0"
+            self.nodes[one["node-name"]] = {**before, "backing": one["backing"]}
+
     def do_block_commit(self, given: dict[str, Any]) -> None:
         assert given["job-id"] not in self.jobs and given["base-node"] == "data0"
+        assert self.nodes[given["device"]]["backing"] == "data0", "a filter's errors would end the copy"
         self.jobs[given["job-id"]] = "ready"
 
     def do_query_jobs(self, given: dict[str, Any]) -> Any:

@@ -23,7 +23,7 @@ from problems.words import WORDS, triple
 
 CAUSE = triple("data disk of w2", "was taken out", "the whole database")
 PERMITTED = permits()
-MOUNTED = "findmnt /srv/data >/dev/null || sudo mount /srv/data"
+MOUNTED = "findmnt /srv/data >/dev/null || sudo mount /dev/mapper/data /srv/data"
 
 PROBLEM = Problem(
     name="database_gone_at_once",

@@ -28,7 +28,7 @@ from problems.words import WORDS, triple
 CAUSE = triple("file system /srv/data of w2", "read-only after an error", "the whole database")
 PERMITTED = permits()
 DISK = "/dev/mapper/data"
-FSCK = f"sudo umount /srv/data; sudo e2fsck -f -y {DISK}; sudo mount /srv/data"
+FSCK = f"sudo umount /srv/data; sudo e2fsck -f -y {DISK}; sudo mount {DISK} /srv/data"
 
 PROBLEM = Problem(
     name="database_refuses_writes",

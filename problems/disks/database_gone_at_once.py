@@ -22,8 +22,8 @@ from problems.probes import writable
 from problems.words import WORDS, triple
 
 CAUSE = triple("data disk of w2", "was taken out", "the whole database")
-PERMITTED = permits()
-MOUNTED = "findmnt /srv/data >/dev/null || sudo mount /dev/mapper/data /srv/data"
+PERMITTED = permits("w2:mount /srv/data")
+MOUNTED = "findmnt /srv/data >/dev/null || sudo mount -o noatime /dev/mapper/data /srv/data"
 
 PROBLEM = Problem(
     name="database_gone_at_once",

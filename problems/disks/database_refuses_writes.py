@@ -26,9 +26,9 @@ from problems.probes import writable
 from problems.words import WORDS, triple
 
 CAUSE = triple("file system /srv/data of w2", "read-only after an error", "the whole database")
-PERMITTED = permits()
+PERMITTED = permits("w2:mount /srv/data")
 DISK = "/dev/mapper/data"
-FSCK = f"sudo umount /srv/data; sudo e2fsck -f -y {DISK}; sudo mount {DISK} /srv/data"
+FSCK = f"sudo umount /srv/data; sudo e2fsck -f -y {DISK}; sudo mount -o noatime {DISK} /srv/data"
 
 PROBLEM = Problem(
     name="database_refuses_writes",

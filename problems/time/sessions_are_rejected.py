@@ -21,9 +21,12 @@ while [ -z "$last" ] || [ "$now" = "$last" ]; do
   last=$now
   now=$(curl -sSI -m 5 http://10.77.0.1/ | sed -n 's/^Date: *//Ip' | tr -d '\\r')
 done
-sudo date -s @$(date -d "$now" +%s)
+here=$(date +%s.%N)
+sudo date -s "$(echo "$(date -d "$now" +%s) $here" | awk '{ printf "%.0f", $1 - $2 }') seconds"
 """
-"""On w3: the time of w1, which is right, at the moment when a second begins there."""
+"""On w3: how far it is from w1, which is right, at the moment when a second begins there; then a step of so much.
+What the way to the command costs does not count so.
+"""
 
 PROBLEM = Problem(
     name="sessions_are_rejected",

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from labctl.errors import UsageError
 from labctl.hardware.faults.link_degraded import LinkDegraded
 from labctl.hardware.wire import Carrier, Quality, Wire, counters_of, frames, sockets
 from tests.user import until
@@ -126,10 +127,25 @@ def test_frames_are_carried_until_qemu_hangs_up(tmp_path: Path) -> None:
         ({"loss_percent": 0}, "nothing is bad"),
         ({"loss_percent": 90, "burst": 2}, "burst: 2 is too short"),
         ({"schedule": "every:3"}, "bad by time"),
-        ({"peers": ["db"]}, "peers"),
         ({"direction": "up"}, "direction"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given_: dict[str, object], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         LinkDegraded.model_validate(given_)
+
+
+class Here:
+    """As much of a bench as it takes to find a place."""
+
+    class node:  # noqa: N801 - as it is called there
+        name = "w2"
+
+
+def test_peers_are_nodes_by_name_or_by_address() -> None:
+    named = LinkDegraded(peers=("w1", "10.77.0.3", "fe80::5054:ff:fe67:203", "w3"))
+    place = named.locate(Here)  # type: ignore[arg-type]
+    assert place.names == ("w1", "w3") and place.peers == (MINE, OTHER)
+    for peer, text in (("db", "no node"), ("10.77.0.2", "the node itself")):
+        with pytest.raises(UsageError, match=text):
+            LinkDegraded(peers=(peer,)).locate(Here)  # type: ignore[arg-type]

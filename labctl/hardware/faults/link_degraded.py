@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import Field, model_validator
 
 from labctl.errors import LabError, UsageError
 from labctl.hardware.bench import CARD_NET, Bench, Files
@@ -22,6 +22,7 @@ from node_agent.schedule import Schedule, ScheduleValue
 from node_agent.signs import Sign
 
 START_S = 20.0
+MOST_NODES = 32
 _POLL_S = 0.05
 _QUEUES: Mapping[str, str] = {"out": "rx", "in": "tx"}
 """The queue of the network's end in QEMU: it receives what the card sends."""
@@ -68,8 +69,8 @@ class LinkDegraded(HardwareFault):
     direction: Literal["both", "in", "out"] = Field(
         default="both", description="out of the node, into it, or both"
     )
-    peers: tuple[Annotated[str, StringConstraints(pattern=r"^w[1-9][0-9]?$")], ...] = Field(
-        default=(), max_length=32, description="the nodes towards which it is bad; none: all"
+    peers: tuple[str, ...] = Field(
+        default=(), max_length=64, description="the nodes towards which it is bad, or their addresses; none: all"
     )
     seed: int = Field(default=0, ge=0, lt=2**63, description="of the dice that choose the frames")
     schedule: Schedule = Field(default=ScheduleValue(), description="always, or burst:ON/OFF in seconds")
@@ -86,11 +87,19 @@ class LinkDegraded(HardwareFault):
         return self
 
     def locate(self, bench: Bench) -> BadCable:
-        if bench.node.name in self.peers:
-            raise UsageError(f"peers: {bench.node.name} is the node itself", "name the others")
-        from labctl.lab.identity import mac  # brings cryptography, which listing faults does not wait for
+        from labctl.lab import identity  # brings cryptography, which listing faults does not wait for
 
-        return BadCable(peers=tuple(mac(int(name[1:]), lan=True) for name in self.peers), names=self.peers)
+        numbers = {}
+        for number in range(1, MOST_NODES + 1):
+            words = (*identity.node_names(number)[-1:], *identity.lan_addresses(number))
+            numbers |= dict.fromkeys(words, number)
+        if unknown := [one for one in self.peers if one not in numbers]:
+            raise UsageError(f"peers: {unknown[0]} is no node of this lab", "w1, w2, … or their lab addresses")
+        found = sorted({numbers[one] for one in self.peers})
+        names = tuple(f"w{number}" for number in found)
+        if bench.node.name in names:
+            raise UsageError(f"peers: {bench.node.name} is the node itself", "name the others")
+        return BadCable(peers=tuple(identity.mac(number, lan=True) for number in found), names=names)
 
     def actions(self, place: Place) -> tuple[str, ...]:
         return (f"put a bad wire between {CARD_NET} and its switch ({self.direction})",)

@@ -138,7 +138,7 @@ def test_what_makes_no_sense_is_refused(given_: dict[str, object], text: str) ->
 class Here:
     """As much of a bench as it takes to find a place."""
 
-    class node:  # noqa: N801 - as it is called there
+    class node:
         name = "w2"
 
 

@@ -89,7 +89,7 @@ class LinkDegraded(HardwareFault):
     def locate(self, bench: Bench) -> BadCable:
         from labctl.lab import identity  # brings cryptography, which listing faults does not wait for
 
-        numbers = {}
+        numbers: dict[str, int] = {}
         for number in range(1, MOST_NODES + 1):
             words = (*identity.node_names(number)[-1:], *identity.lan_addresses(number))
             numbers |= dict.fromkeys(words, number)

@@ -78,7 +78,9 @@ class Access:
     def open(self, public_key: str) -> None:
         """Let whoever has the key in."""
         where, key = KEYS.rpartition("/")[0], shlex.quote(public_key)
-        self._everywhere(f"printf '%s\\n' {key} > {KEYS} && chmod 755 {where} && chmod 644 {KEYS}")
+        self._everywhere(
+            f"printf '%s\\n' {key} > {KEYS} && chmod 755 {where} && chmod 644 {KEYS} && sync -f {KEYS}"
+        )
 
     def close(self) -> tuple[str, ...]:
         """Let nobody in any more, and end what runs; which nodes could not be asked, and why."""

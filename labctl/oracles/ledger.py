@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from labctl.oracles.nodes import sections
-from labctl.oracles.postgres import SERVERS, ask, primaries
+from labctl.oracles.postgres import PATIENCE_S, SERVERS, ask, primaries
 from labctl.run.ledger import KNOWN_NOT_DONE, Line, against, replay
 from labctl.run.oracle import Lookout, Oracle, Seen, Window
 from labctl.run.verdict import Aspect, Finding, Outcome
@@ -58,7 +58,7 @@ class Ledger(Oracle):
         seen: dict[str, object] = {"writable": writable, "errors": errors}
         if len(writable) != 1:
             return seen
-        said = ask(lab, writable[0], _DUMP, patience_s=30)
+        said = ask(lab, writable[0], _DUMP, patience_s=PATIENCE_S)
         if said.error:
             return {**seen, "errors": {**errors, writable[0]: said.error}}
         for part, lines in sections(said.text).items():

@@ -10,7 +10,7 @@ from labctl.oracles.nodes import on_each
 from labctl.run.oracle import Lookout
 
 SERVERS = ("w2", "w3")
-PATIENCE_S = 20
+PATIENCE_S = 60
 _KILLED = 124
 
 

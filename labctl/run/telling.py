@@ -19,6 +19,11 @@ _INJECTOR = (
 )  # fmt: skip
 """What injectors are made of: marks of injections, tools, kinds of device-mapper targets and their tables."""
 
+_ALWAYS = re.compile(r"^\w+ \d+ \d+ \S+ (?:Live|Loading) 0x.*$|^.*\bnetem: version [0-9.]+$", re.M)
+"""What every node says at all times: the agent tries out what its kernel can when it first starts, and the modules
+that this loads stay. They are the same whatever is planted, so they name nothing.
+"""
+
 READING = """
 export LC_ALL=C
 try() { echo "## $*"; sudo -n "$@" 2>&1 || "$@" 2>&1; }
@@ -51,7 +56,7 @@ def names_in(text: str) -> tuple[str, ...]:
     """The words of injectors in a text, each once: names of faults, and of what they are made with."""
     faults = [re.escape(name) for name in (*catalog(), *hardware_catalog()) if "_" in name]
     pattern = "|".join((rf"(?<![\w-])(?:{'|'.join(faults)})(?!\w)", *_INJECTOR))
-    return tuple(dict.fromkeys(match[0] for match in re.finditer(pattern, text)))
+    return tuple(dict.fromkeys(match[0] for match in re.finditer(pattern, _ALWAYS.sub("", text))))
 
 
 def on_paper(problem: Problem) -> tuple[str, ...]:

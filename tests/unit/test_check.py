@@ -81,6 +81,9 @@ def test_papers_that_tell(changed: dict[str, Any], told: str) -> None:
         ("critical medium error, dev sda, sector 8", ()),
         ("net.netfilter.nf_conntrack_max the reboot", ()),
         ("xlatent_sector_errors", ()),
+        ("sch_netem 24576 0 - Live 0x0000000000000000\ndm_mod 221184 9 dm_delay, Live 0x0\nlast", ()),
+        ("[  393.018411] netem: version 1.3\nNov 30 06:57:17 w1 kernel: netem: version 1.3", ()),
+        ("qdisc netem: version", ("netem",)),
     ],
 )
 def test_words_of_injectors(text: str, found: tuple[str, ...]) -> None:

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network bench-fleet bench-episodes check-problems proto clean
+.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network bench-fleet bench-episodes test-problems check-problems proto clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ bench-fleet: setup ## inject and recover on 1,000 agents on this machine, some o
 
 bench-episodes: setup ## trials per hour with the lab's snapshots, and without; JSON (half an hour)
 	@$(BIN)/python -m tests.bench.episodes
+
+test-problems: setup ## episodes and oracles on the real service (half an hour; not part of `make test` yet)
+	@$(PYTEST) --reruns 1 -rR --durations 20 tests/problems
 
 check-problems: setup ## what all problems prove about themselves, on lab `problems` (hours); writes docs/problems.md
 	@$(BIN)/labctl --lab problems up --workload booking

@@ -21,7 +21,8 @@ VOLATILE = re.compile(
     r"^(kernel/(random/|ns_last_pid|pty/nr|perf_event_max_sample|tainted|keys/|seccomp/)"
     r"|fs/(dentry-state|inode-|file-nr|quota/|binfmt_misc/|aio-nr|epoll|fanotify/|verity/)"
     r"|net/netfilter/nf_conntrack_count|net/ipv4/(route/|neigh/|tcp_fastopen_key)"
-    r"|net/ipv4/conf/(?!(all|default|lan)/))"
+    r"|net/ipv4/conf/(?!(all|default|lan)/)"
+    r"|vm/(user|admin)_reserve_kbytes$)"  # of the memory that is free at that moment of a boot
 )
 UNREAD = ("stat_refresh", "compact_memory", "drop_caches", "route", "neigh", "random")
 """Names that are not even read: reading some does something, and none tells of a change."""

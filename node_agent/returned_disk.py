@@ -23,7 +23,8 @@ _NO_DISKS = ("dm-", "loop", "ram", "zram", "sr", "md", "nbd")
 
 
 def repair_disk(host: Host, name: str, wanted: str) -> Repair:
-    """Bring data disk `wanted` (device-mapper name or mount point; empty: the only mounted one) back to work.
+    """Bring data disk `wanted` back to work: a device-mapper name or mount point; empty: the only mounted one, or
+    where none is mounted, the only one.
 
     `name` is under which the repair is remembered: the same again tells the same losses. A disk that is well is
     not touched. Raises :class:`Refusal` where the disk is not back (yet), or cannot be told from another.
@@ -51,14 +52,14 @@ def _find(reader: Reader, mounts: Iterable[Mount], wanted: str) -> tuple[DmInfo,
         mount = on[disk.name]
         if where and where in (disk.name, mount.target if mount else disk.name):
             return disk, mount
-    mounted = [d for d in disks if on[d.name]]
-    if wanted or len(mounted) != 1:
+    likely = [d for d in disks if on[d.name]] or disks  # an operator may have unmounted a disk that is away
+    if wanted or len(likely) != 1:
         raise Refusal(
-            f"disk: {wanted!r} is no data disk of this node" if wanted else f"disk: which of {len(mounted)}?",
+            f"disk: {wanted!r} is no data disk of this node" if wanted else f"disk: which of {len(likely)}?",
             field="disk",
             allowed=f"one of: {', '.join(d.name for d in disks) or 'none'}",
         )
-    return mounted[0], on[mounted[0].name]
+    return likely[0], on[likely[0].name]
 
 
 def _lead_back(host: Host, mounts: Iterable[Mount], disk: DmInfo, mount: Mount | None) -> Iterable[str]:

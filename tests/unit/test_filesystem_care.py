@@ -257,6 +257,20 @@ def test_the_table_is_led_to_the_disk_that_came_back(wanted: str) -> None:
     assert repair_disk(host, "disk-y", wanted).lost == (), "another one has lost nothing"
 
 
+@pytest.mark.parametrize("wanted", ["", "data"])
+def test_a_disk_that_somebody_unmounted_while_it_was_away(wanted: str) -> None:
+    kernel = fresh_kernel()
+    host = pulled(kernel, back=True)
+    uuid = host.filesystems.identity("/srv/data")
+    number = kernel.dm["data"][0]
+    unmount(kernel)
+    del kernel.ailments["/srv/data"]
+    kernel.texts[f"/run/udev/data/b{number}"] = f"N:dm-0\nE:ID_FS_UUID={uuid}\n"
+    repair = repair_disk(host, "disk-x", wanted)
+    assert repair.done == ("the table of data leads to 8:32 instead of 8:16, which is gone",)
+    assert (kernel.dm["data"][1][0].args, repair.lost) == ("8:32 0", ())
+
+
 def test_while_it_is_away_nothing_is_changed() -> None:
     host = pulled(fresh_kernel(), back=False)
     with pytest.raises(Refusal, match="no unused disk has the file system"):

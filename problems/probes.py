@@ -166,13 +166,14 @@ def memory_is_whole(node: str) -> Probe:
 
 
 def goes_on_without(dead: str) -> tuple[Probe, ...]:
-    """Nothing waits for a machine that will not come back: the proxy, the primary's slots, etcd."""
-    proxy = f"""! grep -Eq '^ *server {ADDRESS[dead]}:8080' /etc/nginx/nginx.conf ||
+    """Nothing waits for a machine that does not answer: the proxy, the primary's slots, etcd."""
+    alive = f"ping -c 2 -W 2 {ADDRESS[dead]} >/dev/null 2>&1 && exit 0\n"
+    proxy = f"""{alive}! grep -Eq '^ *server {ADDRESS[dead]}:8080' /etc/nginx/nginx.conf ||
   {{ echo "nginx still asks {dead}"; exit 1; }}
 members=$(timeout 20 etcdctl member list 2>/dev/null) || exit 2
 ! echo "$members" | grep -q '{ADDRESS[dead]}' || {{ echo "etcd counts {dead} as a member"; exit 1; }}
 """
-    slots = f"""cd /; n=$(runuser -u postgres -- psql -XAtqc \
+    slots = f"""{alive}cd /; n=$(runuser -u postgres -- psql -XAtqc \
 "SELECT count(*) FROM pg_replication_slots WHERE NOT active") || exit 1
 [ "$n" = 0 ] || {{ echo "a slot keeps WAL for {dead}"; exit 1; }}
 """  # noqa: S608 - no input

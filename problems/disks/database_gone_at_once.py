@@ -44,7 +44,7 @@ PROBLEM = Problem(
     reference=Script(
         title="put the disk in again, check its file system, start the database",
         steps=(
-            ("w2", f"sudo systemctl stop {POSTGRES}"),
+            ("w2", f"sudo systemctl stop {POSTGRES}; sudo umount /srv/data"),
             ("hardware", "reseat-disk w2"),
             ("w2", f"{FSCK}; {MOUNTED}; {START_PRIMARY}"),
         ),

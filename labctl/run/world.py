@@ -114,6 +114,7 @@ class LabWorld:
     def booted(self, node: str) -> None:
         """A node was switched by hands: its login is no more, and what is broken below it is as it was."""
         self.lab.drop(node)
+        self.access.reopen(node)
         for name, mine in self.stands.items():
             if mine.planted.node == node:
                 try:

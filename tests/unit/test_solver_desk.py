@@ -202,6 +202,23 @@ def test_access_opens_and_closes_all_nodes() -> None:
     assert nodes.ran[-1] == ("w2", CLOSE)
 
 
+def test_a_node_that_does_not_answer_is_opened_once_it_has_booted() -> None:
+    nodes = Nodes()
+    access = Access(nodes, root=False)
+    access.reopen("w1")
+    assert not nodes.ran, "nobody has a key yet"
+    nodes.lost = "w1"
+    access.open("ssh-ed25519 AAAA oncall")
+    assert [node for node, _ in nodes.ran] == ["w2"]
+    nodes.lost = ""
+    access.reopen("w1")
+    assert nodes.ran[-1][0] == "w1" and "'ssh-ed25519 AAAA oncall'" in nodes.ran[-1][1]
+    access.close()
+    nodes.ran.clear()
+    access.reopen("w1")
+    assert not nodes.ran, "the solver's time is over"
+
+
 def closing(tmp_path: Path, table: str) -> list[str]:
     """What the closing script would end, of a table of processes."""
     (tmp_path / "ps").write_text(f"#!/bin/sh\ncat <<'E'\n{table}E\n")

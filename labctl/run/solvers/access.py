@@ -6,6 +6,7 @@ run sshd without PAM and have no session manager: whatever a login started is in
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -68,6 +69,7 @@ class Access:
 
     def __init__(self, lab: Lookout, *, root: bool) -> None:
         self._lab, self._root = lab, root
+        self._key = ""
 
     def prepare(self) -> None:
         """Before the gate, so that what changes here is there when oracles look first."""
@@ -76,11 +78,21 @@ class Access:
             self._everywhere(BECOME_ROOT)
 
     def open(self, public_key: str) -> None:
-        """Let whoever has the key in."""
-        where, key = KEYS.rpartition("/")[0], shlex.quote(public_key)
-        self._everywhere(
-            f"printf '%s\\n' {key} > {KEYS} && chmod 755 {where} && chmod 644 {KEYS} && sync -f {KEYS}"
-        )
+        """Let whoever has the key in. A node that does not answer is one that nobody gets in to: see `reopen`."""
+        self._key = public_key
+        self._on_each(self._open)
+
+    def reopen(self, node: str) -> None:
+        """A node has booted: let whoever has the key in, where that is to be."""
+        if self._key:
+            self._open(node)
+
+    def _open(self, node: str) -> str:
+        where, key = KEYS.rpartition("/")[0], shlex.quote(self._key)
+        script = f"printf '%s\\n' {key} > {KEYS} && chmod 755 {where} && chmod 644 {KEYS} && sync -f {KEYS}"
+        with contextlib.suppress(LabctlError):
+            self._run(node, script)
+        return ""
 
     def close(self) -> tuple[str, ...]:
         """Let nobody in any more, and end what runs; which nodes could not be asked, and why."""
@@ -92,6 +104,7 @@ class Access:
                 return error.message
             return ""
 
+        self._key = ""
         return tuple(text for text in self._on_each(ask) if text)
 
     def _everywhere(self, script: str) -> None:

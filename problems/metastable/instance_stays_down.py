@@ -46,10 +46,8 @@ PROBLEM = Problem(
     vocabulary=WORDS,
     faults=(
         Planted(
-            fault=SettingChanged(
-                file=UNIT, section="Unit", key=KEY, value="600", reload_unit="booking-api.service"
-            ),
-            node="w3", shows=f"grep -q '^{KEY}=600' {UNIT}",
+            fault=SettingChanged(file=UNIT, section="Unit", key=KEY, value="600"),
+            node="w3", then="systemctl daemon-reload", shows=f"grep -q '^{KEY}=600' {UNIT}",
         ),
         Planted(
             fault=CrashLoop(unit="booking-api.service", after_s=0.5), node="w3", at_s=1, ends_after_s=6,

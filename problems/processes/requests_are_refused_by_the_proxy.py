@@ -13,7 +13,6 @@ from problems.common import (
     API,
     SERVED,
     WEB,
-    decoy,
     drain,
     judged,
     permits,
@@ -28,7 +27,10 @@ from problems.probes import connects
 from problems.words import WORDS, triple
 
 CAUSE = triple("kernel of w1", "local ports used up", "one link")
-PERMITTED = permits()
+PERMITTED = permits("w1:sysctl net.ipv4.ip_local_port_range")
+NARROW = "sysctl -q -w net.ipv4.ip_local_port_range='58000 59999'"
+"""As an old hardening guide has it; a boot forgets it. Holding fewer ports takes less time, too."""
+
 
 PROBLEM = Problem(
     name="requests_are_refused_by_the_proxy",
@@ -44,7 +46,7 @@ PROBLEM = Problem(
     vocabulary=WORDS,
     faults=(
         Planted(
-            fault=PortsExhausted(address=ADDRESS["w3"], port=8080), node="w1", bites_within_s=120,
+            fault=PortsExhausted(address=ADDRESS["w3"], port=8080), node="w1", first=NARROW, bites_within_s=120,
             shows=f"! curl -sS -m 5 -o /dev/null http://{ADDRESS['w3']}:8080/health 2>/dev/null",
         ),
     ),
@@ -60,11 +62,6 @@ PROBLEM = Problem(
         restart("w3", API),
         drain("w3"),
         stop_monitor("w1"),
-        decoy(
-            "give the kernel more ports to choose from",
-            ("w1", "sudo sysctl -w 'net.ipv4.ip_local_port_range=10000 65000'"),
-            fails_as="off_the_permitted_list",
-        ),
     ),
     case="39: local ports used up towards one upstream",
 )  # fmt: skip

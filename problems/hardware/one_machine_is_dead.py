@@ -20,6 +20,7 @@ from problems.common import (
     restarted,
     stop_monitor,
     told,
+    until,
     wait,
 )  # fmt: skip
 from problems.probes import goes_on_without
@@ -28,7 +29,9 @@ from problems.words import WORDS, triple
 CAUSE = triple("power of w3", "is off", "one node")
 PERMITTED = permits("w1:content /etc/nginx/nginx.conf", "db:slot w3")
 DRAIN = f"{edited('/etc/nginx/nginx.conf', '/server 10.77.0.3:8080/d')}; {RELOAD_WEB}"
-DROP = "sudo -u postgres psql -XAtqc \"SELECT pg_drop_replication_slot('w3')\""
+DROP = until("sudo -u postgres psql -XAtqc \"SELECT pg_drop_replication_slot('w3')\"")
+"""The primary takes some time to notice that nobody reads the slot any more; until then it cannot be dropped."""
+
 MEMBER = "etcdctl member list | awk -F, '$3 ~ /w3/ { print $1 }'"
 
 PROBLEM = Problem(

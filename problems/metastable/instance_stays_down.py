@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from labctl.run.problem import Planted, Problem, Script
 from node_agent.faults.machine.setting_changed import SettingChanged
-from node_agent.faults.process.crash_loop import CrashLoop
+from node_agent.faults.process.process_kill import ProcessKill
 from problems.common import (
     API,
     api_is_back,
@@ -31,6 +31,12 @@ UNIT = "/etc/systemd/system/booking-api.service"
 PERMITTED = permits(f"w3:content {UNIT}")
 KEY = "StartLimitIntervalSec"
 
+SERIES = (
+    f"i=0; while [ $i -lt 8 ] && ! systemctl is-failed -q {API}; do systemctl kill -s SEGV {API}; "
+    "i=$((i+1)); sleep 4; done; true"
+)
+"""The crashes, one after the other, as something made it do that is mended by now."""
+
 PROBLEM = Problem(
     name="instance_stays_down",
     title="One instance of the API stays down",
@@ -50,14 +56,13 @@ PROBLEM = Problem(
             node="w3", then="systemctl daemon-reload", shows=f"grep -q '^{KEY}=600' {UNIT}",
         ),
         Planted(
-            fault=CrashLoop(unit="booking-api.service", after_s=0.5), node="w3", at_s=1, ends_after_s=6,
-            shows=f"systemctl is-failed -q {API}", bites_within_s=240,
+            fault=ProcessKill(unit="booking-api.service", signal="SIGSEGV", restore=False), node="w3", at_s=1,
+            then=SERIES, shows=f"systemctl is-failed -q {API}", bites_within_s=60,
         ),
     ),
     oracles=judged(PERMITTED, api_answers("w3")),
     permitted=PERMITTED,
-    challenge=(restarted("w3", API),),
-    trigger_again=True,
+    challenge=(("w3", SERIES), restarted("w3", API)),
     reference=Script(
         title="take the limit out, and start the instance",
         steps=(
@@ -69,7 +74,7 @@ PROBLEM = Problem(
         wait(),
         drain("w3"),
         stop_monitor("w3"),
-        decoy("start it, and leave the limit", ("w3", f"{up(API)}; {api_is_back('w3')}"), fails_as="cause_left"),
+        decoy("start it, and leave the limit", ("w3", f"{up(API)}; {api_is_back('w3')}"), fails_as="did_not_last"),
     ),
     case="27: a service stays dead after a short outage: the start limit",
 )  # fmt: skip

@@ -20,8 +20,8 @@ toolchain:
 
 test: toolchain check ## every test: fast ones first, then real kernels in virtual machines
 	@$(PYTEST) -n auto --dist worksteal tests/unit tests/contract
-	@# Emulated machines on a busy host miss a deadline now and then: what fails is tried once more, and told (-rR).
-	@$(PYTEST) -n 2 --dist loadfile --reruns 1 -rR --durations 40 tests/vm tests/e2e
+	@# Emulated machines on a busy host miss a deadline now and then: what fails is tried again, and told.
+	@$(PYTEST) -n 2 --dist loadfile --reruns 2 -rR --durations 40 tests/vm tests/e2e
 
 check: ## format, lint, types, generated code
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
@@ -56,7 +56,7 @@ bench-episodes: setup ## trials per hour with the lab's snapshots, and without; 
 	@$(BIN)/python -m tests.bench.episodes
 
 test-problems: setup ## episodes and oracles on the real service (half an hour; not part of `make test` yet)
-	@$(PYTEST) --reruns 1 -rR --durations 20 tests/problems
+	@$(PYTEST) --reruns 2 -rR --durations 20 tests/problems
 
 check-problems: setup ## what all problems prove about themselves, on lab `problems` (hours); writes docs/problems.md
 	@$(BIN)/labctl --lab problems up --workload booking

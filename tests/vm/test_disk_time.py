@@ -106,9 +106,9 @@ def test_jitter_and_stalls_are_of_the_place(bench: Bench) -> None:
     for same in (second, again):
         assert differing(first, same) <= 3, list(zip(first, same, strict=True))
     assert differing(first, other) >= 12
-    stalled, usual = [ms for ms in first if ms > 600], sorted(ms for ms in first if ms <= 600)
+    stalled, passed = [ms for ms in first if ms > 600], sorted(ms for ms in first if ms <= 600)
     assert 1 <= len(stalled) <= 10 and takes(900, statistics.median(stalled)), stalled
-    assert takes(30, usual[0]) and 230 < usual[-1] < 330, "from a fifth to nearly twice as much"
+    assert takes(30, passed[0]) and 230 < passed[-1] < 330, "from a fifth to nearly twice as much"
 
 
 def differing(one: list[float], two: list[float]) -> int:
@@ -164,7 +164,7 @@ def test_reads_and_writes_hang_and_go_on_with_the_right_data(bench: Bench) -> No
     write = f"echo new | dd of={TOP}/hung conv=notrunc,fsync status=none && echo done"
     mark = bench.log_mark()
     view = bench.inject("disk_hang")
-    usual = bench.sh(f"cat {HUNG_AFTER}; echo 2 > {HUNG_AFTER}; echo 10 > /proc/sys/kernel/hung_task_warnings")
+    patience = bench.sh(f"cat {HUNG_AFTER}; echo 2 > {HUNG_AFTER}; echo 10 > /proc/sys/kernel/hung_task_warnings")
     with ExitStack() as all_of_them:
         reader, writer, doomed = (
             all_of_them.enter_context(start(bench, script))
@@ -177,7 +177,7 @@ def test_reads_and_writes_hang_and_go_on_with_the_right_data(bench: Bench) -> No
         assert usual(bench, "r", OTHER, 5) < 50, "another disk goes on"
         bench.sh("pkill -KILL -x doomed")
         assert hanging(bench, "doomed") == 1 and reader.poll() is writer.poll() is None, "no signal ends it"
-        bench.sh(f"echo {usual} > {HUNG_AFTER}")
+        bench.sh(f"echo {patience} > {HUNG_AFTER}")
         bench.recover(view)
         said = [one.communicate(timeout=60)[0].strip() for one in (reader, writer, doomed)]
     assert said == [right, "done", "killed"] and bench.sh(f"cat {TOP}/hung") == "new"

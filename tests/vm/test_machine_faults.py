@@ -97,7 +97,7 @@ def test_one_that_is_called_off_does_not_happen(lab: LabUnderTest) -> None:
 def test_a_hang_that_ends_by_itself(lab: LabUnderTest) -> None:
     node = lab.node("w1")
     usual = ssh(node, f"{LIMITS}; {TICKER}").stdout
-    hung = inject("w1", "kernel_hang", "--hang-s", str(HANG_S), "--delay-s", "2")
+    hung = inject("w1", "kernel_hang", "--hang-s", str(HANG_S), "--delay-s", "8")
     until("it hangs", lambda: not banner(node, 3.0)[1], 30)
     assert banner(node, 3.0) == (True, False), "the kernel takes connections, and nobody serves them"
     assert banner(lab.node("w2"), 20.0) == (True, True), "another node"

@@ -103,7 +103,7 @@ class Kernel:
         self.texts |= cgroup_texts() | cgroup_io.io_texts()
         facilities.boot(self.texts)
         simulated_processes.boot(self.texts)
-        self.texts |= simulated_machine.FILES | simulated_machine.SYSTEMD
+        self.texts |= {**simulated_machine.FILES, **simulated_machine.SYSTEMD}
         simulated_memory.boot(self.texts)
         self.services = simulated_processes.services()
         self.helpers, self.rules, self.reactions = {}, {}, {}

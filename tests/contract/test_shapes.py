@@ -161,7 +161,8 @@ def test_any_sequence_ends_as_it_began(rig: Rig, seed: int) -> None:
     draw = random.Random(seed)
     injector, host = rig.agent()
     start = look(host)
-    moves, standing, planted, refused = _moves(draw, 300), [], 0, 0
+    standing: list[str] = []
+    moves, planted, refused = _moves(draw, 300), 0, 0
     for _ in range(200):
         if standing and (len(standing) > 5 or draw.random() < 0.45):
             gone = standing.pop(draw.randrange(len(standing)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -50,7 +50,7 @@ class DirectTransport(ClosingTransport):
         except AgentError as error:
             raise answered_error(self.node.name, error_message(error)) from None
 
-    def watch(self, request: pb.WatchRequest) -> Iterator[pb.Injection]:
+    def watch(self, request: pb.WatchRequest) -> Generator[pb.Injection]:
         self._before(self.node.name, "Watch")
         try:
             yield from self._service.watch(request, "test", lambda seconds: False)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from click.shell_completion import ShellComplete
 
-from labctl.cli.main import PROGRAM, VARIABLE, build_cli
+from labctl.cli.completion import PROGRAM, VARIABLE
+from labctl.cli.main import build_cli
 from labctl.cli.schedules import accepted_forms
 from labctl.cli.session import Session
 from node_agent import aliases

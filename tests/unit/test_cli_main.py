@@ -36,7 +36,7 @@ def test_every_command_has_the_global_options_and_a_help(toy_faults: None) -> No
         assert command.help, path
         assert len(command.get_short_help_str(80)) <= 66, path
         for param in command.params:
-            assert isinstance(param, click.Argument) or param.help, (path, param.name)  # type: ignore[attr-defined]
+            assert isinstance(param, click.Argument) or param.help, (path, param.name)
 
 
 def test_every_module_that_offers_commands_is_found() -> None:

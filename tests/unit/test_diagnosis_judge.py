@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -301,7 +302,7 @@ def test_a_process_that_crashes_or_hangs_is_unknown(monkeypatch: pytest.MonkeyPa
     crash = tmp_path / "crash"
     crash.write_text("#!/bin/sh\necho 'KeyError: 1' >&2\nexit 1\n")
     crash.chmod(0o755)
-    monkeypatch.setattr(asking.sys, "executable", str(crash))
+    monkeypatch.setattr(sys, "executable", str(crash))
     assert ask(request).error == "LiteLLM crashed: KeyError: 1"
     crash.write_text("#!/bin/sh\nexec sleep 100\n")
     monkeypatch.setattr(asking, "START_S", 0.0)

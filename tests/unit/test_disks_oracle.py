@@ -129,7 +129,7 @@ def test_the_program_tells_files_that_cannot_be_read(tmp_path: Path, monkeypatch
             raise OSError(5, os.strerror(5))
         return 4096
 
-    monkeypatch.setattr(on_node.os, "preadv", failing)
+    monkeypatch.setattr(os, "preadv", failing)
     assert on_node.read_all(str(tmp_path), 60)["errors"] == [[str(tmp_path / "bad"), "Input/output error"]]
 
 

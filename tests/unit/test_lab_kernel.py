@@ -29,7 +29,7 @@ def test_a_changed_configuration_is_another_kernel(tmp_path: Path, monkeypatch: 
     before = kernel.kernel_key()
     changed = tmp_path / "lab.config"
     changed.write_text(CONFIG + "CONFIG_X=y\n")
-    monkeypatch.setattr(kernel, "_files", lambda: (changed, kernel.Path(kernel.__file__)))
+    monkeypatch.setattr(kernel, "_files", lambda: (changed, Path(kernel.__file__)))
     assert kernel.kernel_key() != before
 
 

@@ -40,7 +40,7 @@ class Strict(FakeInjector):
 @pytest.fixture
 def agent() -> FakeAgent:
     made = FakeAgent()
-    made.injector = made.service._injector = Strict()  # type: ignore[assignment]
+    made.injector = made.service._injector = Strict()
     return made
 
 
@@ -57,10 +57,10 @@ def test_what_is_recovered_while_it_waits_for_its_turn_is_taken_back(agent: Fake
     """The request passed the first look, then stood behind the injector's lock while Recover found nothing."""
     planted = agent.injector.apply
 
-    def behind_the_lock(*arguments: Any) -> InjectionView:
+    def behind_the_lock(*arguments: Any, **named: Any) -> InjectionView:
         with pytest.raises(NotFoundError):
             ask(agent, "Recover", ids=["inj-1"])
-        return planted(*arguments)
+        return planted(*arguments, **named)
 
     agent.injector.apply = behind_the_lock  # type: ignore[method-assign]
     with pytest.raises(ConflictError):

@@ -237,7 +237,8 @@ class Turns:
     """In place of standard input: what happens in each turn, and then the end."""
 
     def __init__(self, *turns: Callable[[], object]) -> None:
-        self.turns, self.counters = list(turns), {}
+        self.turns = list(turns)
+        self.counters: dict[str, int] = {}
 
     def goes_on(self, seconds: float) -> bool:
         if not self.turns:

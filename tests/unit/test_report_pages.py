@@ -46,7 +46,9 @@ def test_the_page_needs_nothing_else(tmp_path: Path) -> None:
     for tag, attrs in found:
         for name, value in attrs.items():
             assert not name.startswith("on"), (tag, name)
-            assert name not in ("src", "srcset", "action") and (not name.endswith("href") or value.startswith("#"))
+            assert name not in ("src", "srcset", "action") and (
+                not name.endswith("href") or (value or "").startswith("#")
+            )
     assert not re.search(r"url\((?!#)|@import|//[a-z]+\.[a-z]", text.replace("http://www.w3.org/", ""))
     assert "prefers-color-scheme: dark" in text and "Content-Security-Policy" in text
     ids = [attrs["id"] for _, attrs in found if "id" in attrs]

@@ -68,7 +68,7 @@ def test_the_record_of_an_episode_is_understood(tmp_path: Path) -> None:
     found = view(tmp_path / "r", lambda name: problem())
     trial = found.trial
     assert (trial.counted, trial.diagnosis, trial.mode, found.flaws) == ("passed", "exact", "single", ())
-    assert (trial.declared_s, trial.healthy_s) == (pytest.approx(60, abs=1), pytest.approx(40, abs=5))
+    assert trial.declared_s == pytest.approx(60, abs=1) and trial.healthy_s == pytest.approx(40, abs=5)
     planted = next(mark for mark in found.marks if mark.kind == "fault")
     down = [at for at, share in zip(found.series.at_s, found.series.success, strict=True) if share == 0]
     assert min(down) == pytest.approx(planted.at_s, abs=2) and max(down) == pytest.approx(planted.at_s + 40, abs=3)

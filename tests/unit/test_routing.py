@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,20 +13,20 @@ from node_agent import routing_state
 from node_agent.control_paths import ControlPath, control_paths, management_links
 from node_agent.errors import ConflictError, Refusal
 from node_agent.facts import gather_facts
-from node_agent.fault import build_fault
+from node_agent.fault import Fault, build_fault
 from node_agent.faults.network.arp_poison import ArpPoison
 from node_agent.faults.network.link_down import LinkDown
 from node_agent.faults.network.route_loss import RouteLoss
 from node_agent.flapping import Flapping
 from node_agent.host import rtmessages as rt
-from node_agent.host.routing import Link
+from node_agent.host.routing import Entry, Link
 from node_agent.probe import run_probes
 from node_agent.steps import Resource
 from node_agent.steps.link_state import LinkState
 from tests.contract.simulated import SimulatedHost, fresh_kernel
 from tests.contract.simulated_links import LAN, MGMT, PEER, PEER_MAC, SimNet, address
 
-FAULTS = {"link_down": LinkDown, "arp_poison": ArpPoison, "route_loss": RouteLoss}
+FAULTS: Mapping[str, type[Fault]] = {"link_down": LinkDown, "arp_poison": ArpPoison, "route_loss": RouteLoss}
 
 
 @pytest.fixture
@@ -64,7 +65,7 @@ def test_of_a_nexthop_object_the_route_has_only_the_number() -> None:
 
 
 def test_lifetimes_do_not_make_another_address() -> None:
-    def with_lifetime(seconds: int) -> rt.Entry:
+    def with_lifetime(seconds: int) -> Entry:
         life = (rt.IFA_CACHEINFO, struct.pack("=IIII", seconds, seconds, 1, 2))
         flags = (rt.IFA_FLAGS, struct.pack("=I", 0x40 | 0x200))
         body = rt.ADDRESS.pack(10, 64, 0x40, 0, LAN) + rt.packed([(rt.IFA_ADDRESS, bytes(16)), life, flags])
@@ -87,7 +88,7 @@ def test_lifetimes_do_not_make_another_address() -> None:
         (address(3, "10.77.0.1/24"), "address 10.77.0.1/24"),
     ],
 )
-def test_entries_in_words(entry: rt.Entry, words: str) -> None:
+def test_entries_in_words(entry: Entry, words: str) -> None:
     assert rt.shown(entry) == words and rt.entry_of(entry.kind, bytes.fromhex(entry.raw)) == entry
 
 
@@ -249,7 +250,7 @@ def test_times_of_flapping_are_of_the_seed() -> None:
         (rt.make_route("10.9.0.0/16", gateway=PEER, index=3), rt.make_route("10.9.0.0/16", gateway=PEER, index=4)),
     ],
 )
-def test_a_card_that_was_plugged_in_again_is_the_same(one: rt.Entry, other: rt.Entry) -> None:
+def test_a_card_that_was_plugged_in_again_is_the_same(one: Entry, other: Entry) -> None:
     assert one != other and rt.without_numbers(one) == rt.without_numbers(other)
 
 

@@ -221,7 +221,10 @@ def test_busy_threads_all_make_progress(plant: Plant, target: Target) -> None:
 def test_stop_and_continue(plant: Plant, target: Target) -> None:
     plant(max_bytes=3, kind="regular")
     os.kill(target.pid, signal.SIGSTOP)
-    state = lambda: Path(f"/proc/{target.pid}/stat").read_text().rpartition(")")[2].split()[0]  # noqa: E731
+
+    def state() -> str:
+        return Path(f"/proc/{target.pid}/stat").read_text().rpartition(")")[2].split()[0]
+
     until("it stops", lambda: state() in "tT")
     target.tell("pread()")
     time.sleep(0.1)

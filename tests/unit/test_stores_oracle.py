@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import socket
 import socketserver
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -106,10 +107,9 @@ def server() -> Iterator[socketserver.TCPServer]:
 
 
 def test_what_valkey_says(server: socketserver.TCPServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    connect = on_node.socket.create_connection
-    monkeypatch.setattr(
-        on_node.socket, "create_connection", lambda _, timeout: connect(server.server_address, timeout)
-    )
+    connect = socket.create_connection
+    address = cast("tuple[str, int]", server.server_address)
+    monkeypatch.setattr(socket, "create_connection", lambda _, timeout: connect(address, timeout))
     assert on_node.valkey(5) == {
         "settings": {"appendonly": "yes", "save": ""}, "kept": {**KEPT, "rdb_last_bgsave_status": "err"},
     }  # fmt: skip

@@ -11,6 +11,7 @@ from pydantic import Field, field_validator
 from node_agent.catalog import find_fault
 from node_agent.errors import ApplyError, ConflictError, NotFoundError, StoppedError
 from node_agent.fault import Capability, Evidence, Facts, Fault, Missing, PlanNotes, Target, build_fault
+from node_agent.host.mounting import Repair
 from node_agent.injection import ENDED, InjectionView, Plan
 from node_agent.residue import Difference
 from node_agent.schedule import Schedule, ScheduleValue
@@ -156,6 +157,9 @@ class ToyInjector:
         self.known[injection_id] = self.view(injection_id).model_copy(update=changes)
         return self.known[injection_id]
 
+    def set_clock(self, unix_s: float) -> None:
+        raise NotImplementedError
+
     def set_stopped(self, stopped: bool) -> None:
         self.stopped = stopped
 
@@ -170,3 +174,6 @@ class ToyInjector:
 
     def residue(self) -> tuple[Difference, ...]:
         return self.differences
+
+    def repair_disk(self, injection_id: str, disk: str) -> Repair:
+        raise NotImplementedError

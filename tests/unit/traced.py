@@ -20,7 +20,10 @@ from node_agent.host.real import RealHost
 from node_agent.rules import Scope
 
 TAG = f"{TAG_PREFIX}short-{os.getpid()}"
-FACTS = Facts.model_construct(capabilities={}, mounts=())
+FACTS = Facts(
+    node="w1", kernel="6.12", boot_id="b", os="Debian", python="3.13", agent_version="0.1.0", cpus=1,
+    memory_mib=512, mounts=(),
+)  # fmt: skip
 
 TARGET = """
 import os, select, signal, socket, subprocess, sys, threading, time

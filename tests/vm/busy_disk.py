@@ -3,6 +3,8 @@
 Arguments: the file, and the path whose appearance means the end. Prints how many blocks it compared.
 """
 
+from __future__ import annotations
+
 import mmap
 import os
 import random
@@ -13,7 +15,7 @@ PATH, END = sys.argv[1], Path(sys.argv[2])
 BLOCK, BLOCKS = 4096, 2048
 
 
-def main():
+def main() -> None:
     fd = os.open(PATH, os.O_RDWR | os.O_CREAT | os.O_DIRECT)
     buffered = os.open(PATH, os.O_RDWR)
     os.pwrite(buffered, bytes(BLOCK * BLOCKS), 0)

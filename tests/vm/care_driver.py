@@ -5,29 +5,34 @@ JSON" gives what was kept in another life, "heal" answers what is lost and left,
 end this process with SIGKILL once the file system is unmounted, "return DISK" is what a disk that came back gets.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import signal
 import sys
+from typing import Any
 
 sys.path.insert(0, "/opt/groundfault/lib")
 
 from node_agent.errors import AgentError
 from node_agent.host import CommandError, fsck
 from node_agent.host.real import RealHost
+from node_agent.steps import Undo
 from node_agent.steps.filesystem_care import FilesystemCare
 
 
-def die(*_):
+def die(*_: Any, **__: Any) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def main():
+def main() -> None:
     device, mount, name = sys.argv[1:]
-    host, care, undo = RealHost(), FilesystemCare(name=name, device=device, mount=mount), None
+    host, care = RealHost(), FilesystemCare(name=name, device=device, mount=mount)
+    undo: Undo | None = None
     for line in sys.stdin:
         word, _, rest = line.strip().partition(" ")
-        answer = {}
+        answer: dict[str, Any] = {}
         try:
             if word == "capture":
                 answer = undo = care.capture(host)

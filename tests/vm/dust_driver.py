@@ -4,25 +4,30 @@ An agent of its own, in this process, with a journal of its own. It says what it
 line, says what the evidence is by then, waits for another, recovers, and says what is left.
 """
 
+from __future__ import annotations
+
 import json
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, "/opt/groundfault/lib")
 
 from node_agent.fault import Capability
 from node_agent.host.real import RealHost
+from node_agent.injection import InjectionView
 from node_agent.injector import Injector
 from node_agent.probe import run_probes
 
 
-def say(view, **more):
+def say(view: InjectionView, **more: Any) -> None:
+    assert view.evidence is not None
     told = {"state": view.state, "backend": view.backend, "target": view.target, "residue": list(view.residue)}
     print(json.dumps({**told, "evidence": view.evidence.model_dump(), **more}), flush=True)
 
 
-def main():
+def main() -> None:
     state = tempfile.TemporaryDirectory(prefix="dust-")
     host = RealHost()
     injector = Injector(host, Path(state.name), "dust")

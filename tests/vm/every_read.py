@@ -4,6 +4,8 @@ Uses nothing of this project. Arguments: the file, the byte where the block begi
 each time, so the block is evicted before each try.
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import json
@@ -13,35 +15,37 @@ import signal
 import socket
 import struct
 import sys
+from collections.abc import Callable, Mapping
+from typing import NoReturn
 
 PATH, OFFSET, SIZE = sys.argv[1], int(sys.argv[2]), 4096
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def failed():
+def failed() -> NoReturn:
     raise OSError(ctypes.get_errno(), "")
 
 
-def read(fd):
+def read(fd: int) -> int:
     os.lseek(fd, OFFSET, os.SEEK_SET)
     return len(os.read(fd, SIZE))
 
 
-def preadv2(fd):
+def preadv2(fd: int) -> int:
     return os.preadv(fd, [bytearray(SIZE)], OFFSET, os.RWF_HIPRI * 0)
 
 
-def readv(fd):
+def readv(fd: int) -> int:
     os.lseek(fd, OFFSET, os.SEEK_SET)
     return os.readv(fd, [bytearray(100), bytearray(SIZE - 100)])
 
 
-def direct(_):
+def direct(_: int) -> int:
     fd = os.open(PATH, os.O_RDONLY | os.O_DIRECT)
     return os.preadv(fd, [mmap.mmap(-1, SIZE)], OFFSET)
 
 
-def mapped(fd):
+def mapped(fd: int) -> int | str:
     pid = os.fork()
     if pid == 0:
         view = mmap.mmap(fd, 0, prot=mmap.PROT_READ)
@@ -52,22 +56,22 @@ def mapped(fd):
     return SIZE
 
 
-def sendfile(fd):
+def sendfile(fd: int) -> int:
     left, right = socket.socketpair()
     return os.sendfile(left.fileno(), fd, OFFSET, SIZE) * bool(right)
 
 
-def splice(fd):
+def splice(fd: int) -> int:
     reading, writing = os.pipe()
     return os.splice(fd, writing, SIZE, offset_src=OFFSET) * bool(reading)
 
 
-def copy_file_range(fd):
+def copy_file_range(fd: int) -> int:
     out = os.open(f"{PATH}.copied", os.O_RDWR | os.O_CREAT)
     return os.copy_file_range(fd, out, SIZE, offset_src=OFFSET, offset_dst=0)
 
 
-def io_uring(fd):
+def io_uring(fd: int) -> int:
     """One IORING_OP_READ by the raw system calls (io_uring_setup(2), io_uring_enter(2))."""
     parameters = ctypes.create_string_buffer(120)
     ring = LIBC.syscall(425, 1, parameters)
@@ -84,28 +88,28 @@ def io_uring(fd):
     struct.pack_into("I", sq_ring, sq[1], 1)
     if LIBC.syscall(426, ring, 1, 1, 1, None, 0) < 0:
         failed()
-    result = struct.unpack_from("i", cq_ring, cq[5] + 8)[0]
+    result: int = struct.unpack_from("i", cq_ring, cq[5] + 8)[0]
     if result < 0:
         raise OSError(-result, "")
     return result
 
 
-WAYS = {
+WAYS: Mapping[str, Callable[[int], int | str]] = {
     "read": read, "pread64": lambda fd: len(os.pread(fd, SIZE, OFFSET)), "readv": readv, "preadv2": preadv2,
     "O_DIRECT": direct, "mmap": mapped, "sendfile": sendfile, "splice": splice,
     "copy_file_range": copy_file_range, "io_uring": io_uring,
 }  # fmt: skip
 
 
-def main():
-    answers = {}
+def main() -> None:
+    answers: dict[str, int | str] = {}
     for name, way in WAYS.items():
         fd = os.open(PATH, os.O_RDONLY)
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
         try:
             answers[name] = way(fd)
         except OSError as error:
-            answers[name] = errno.errorcode[error.errno]
+            answers[name] = errno.errorcode[error.errno or 0]
         os.close(fd)
     print(json.dumps(answers))
 

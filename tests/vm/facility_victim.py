@@ -4,12 +4,15 @@ Asked and answering through two mapped files, because those need no memory from 
 `ask` has a line "NUMBER NAME COUNT self|child", `answer` gets "NUMBER ANSWER=COUNT …". Knows nothing of faults.
 """
 
+from __future__ import annotations
+
 import ctypes
 import errno
 import mmap
 import os
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 SIZE = 4096
@@ -23,7 +26,7 @@ block = b"x" * PIPE
 sink = ctypes.create_string_buffer(PIPE)
 
 
-def mapped(name):
+def mapped(name: str) -> mmap.mmap:
     path = place / name
     path.write_bytes(bytes(SIZE))
     with path.open("r+b") as file:
@@ -32,19 +35,19 @@ def mapped(name):
     return found
 
 
-def eventfd():
-    found = libc.eventfd(0, 0)
+def eventfd() -> int:
+    found: int = libc.eventfd(0, 0)
     if found >= 0:
         libc.close(found)
     return found
 
 
-def pipe():
+def pipe() -> int:
     """A whole pipe full, through a new pipe, whose pages are all new."""
     ends = (ctypes.c_int * 2)()
     if libc.pipe(ends) < 0:
         return -1
-    written = libc.write(ends[1], block, PIPE)
+    written: int = libc.write(ends[1], block, PIPE)
     code = ctypes.get_errno()
     libc.close(ends[0])
     libc.close(ends[1])
@@ -52,10 +55,10 @@ def pipe():
     return written if written in (-1, PIPE) else -2
 
 
-def main():
+def main() -> None:
     asked, answered = mapped("ask"), mapped("answer")
     descriptor = os.open(place / "file", os.O_RDWR | os.O_CREAT)
-    calls = {
+    calls: dict[str, Callable[[], int]] = {
         "eventfd": eventfd,
         "pipe": pipe,
         "fsync": lambda: libc.fsync(descriptor),
@@ -63,8 +66,8 @@ def main():
         "private-futex": lambda: libc.syscall(FUTEX, ctypes.byref(word), FUTEX_WAKE | PRIVATE, 1, None, None, 0),
     }
 
-    def answer(number, name, count):
-        tally = {}
+    def answer(number: str, name: str, count: int) -> None:
+        tally: dict[str, int] = {}
         for _ in range(count):
             ctypes.set_errno(0)
             result = calls[name]()

@@ -4,6 +4,8 @@ Arguments: the disk's device-mapper name, how many ranges, the sector of the fir
 Prints seconds and memory as JSON once they are bad; after a line on standard input takes all back, prints again.
 """
 
+from __future__ import annotations
+
 import json
 import resource
 import sys
@@ -19,33 +21,35 @@ from node_agent.host.real import RealHost
 TAG = "groundfault-many"
 
 
-def available_kib():
+def available_kib() -> int:
     lines = Path("/proc/meminfo").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable"))
 
 
-def main():
+def main() -> None:
     disk, count, first, step = sys.argv[1], *(int(word) for word in sys.argv[2:])
     host = RealHost()
-    (line,) = host.dm.table(disk)
+    (line,), info = host.dm.table(disk), host.dm.info(disk)
+    assert info is not None
     base, at = line.args.split()
     pieces = tuple(
         Piece(start=first + n * step, length=8, base=base, base_start=int(at) + first + n * step)
         for n in range(count)
     )
     place = BadSectors(
-        disk=disk, number=host.dm.info(disk).number, size=line.length, fstype="", mounted_at="", pieces=pieces,
+        disk=disk, number=info.number, size=line.length, fstype="", mounted_at="", pieces=pieces,
         backend="flakey", on_s=0, off_s=0,
     )  # fmt: skip
-    before, began, took = available_kib(), time.monotonic(), {}
+    before, began = available_kib(), time.monotonic()
     steps = steps_for(place, TAG)
-    took["plan"] = time.monotonic() - began
+    took = {"plan": time.monotonic() - began}
     undone = []
     for one in steps:
         start = time.monotonic()
         undone.append((one, one.capture(host)))
         one.apply(host)
-        took[one.kind] = took.get(one.kind, 0) + time.monotonic() - start
+        kind = type(one).model_fields["kind"].default
+        took[kind] = took.get(kind, 0) + time.monotonic() - start
     lines = len(host.dm.table(disk))
     print(json.dumps({
         "took_s": took, "lines": lines, "kernel_mib": (before - available_kib()) / 1024,
@@ -55,9 +59,9 @@ def main():
     began = time.monotonic()
     for one, undo in reversed(undone):
         one.revert(host, undo)
-    took = time.monotonic() - began
+    reverted = time.monotonic() - began
     left = [text for one, undo in undone for text in one.leftovers(host, undo)]
-    print(json.dumps({"took_s": took, "left": left}), flush=True)
+    print(json.dumps({"took_s": reverted, "left": left}), flush=True)
 
 
 main()

@@ -5,13 +5,18 @@ it back, and gets SIGKILL after a time that the seed decides. The next process s
 crash. Prints a line a life: after which part of it the kill came, and what is left.
 """
 
+from __future__ import annotations
+
 import json
 import os
 import random
 import signal
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, "/opt/groundfault/lib")
 
@@ -22,7 +27,7 @@ from node_agent.probe import run_probes
 STATE = Path("/var/lib/groundfault")
 
 
-def forked(work):
+def forked(work: Callable[[], None]) -> int:
     """The process that runs `work`."""
     pid = os.fork()
     if pid == 0:
@@ -35,32 +40,32 @@ def forked(work):
     return pid
 
 
-def ended(pid):
+def ended(pid: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def main():
+def main() -> None:
     seed, lives, path = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     capabilities = run_probes(RealHost())
     dice = random.Random(seed)
-    faults = (
+    faults: tuple[tuple[str, dict[str, Any]], ...] = (
         ("disk_slow", {"read_ms": 5, "write_ms": 5}),
         ("latent_sector_error", {"file": path, "seed": 5, "backend": "dm"}),
         ("write_error", {"file": path}),
     )
 
-    def agent():
+    def agent() -> Injector:
         injector = Injector(RealHost(), STATE, "driver")
         injector._capabilities = capabilities
         injector.start()
         return injector
 
-    def live(name, fault):
+    def live(name: str, fault: tuple[str, dict[str, Any]]) -> None:
         injector = agent()
         injector.apply(name, *fault, 300)
         injector.recover(None, "recover")
 
-    def come_back(name, part):
+    def come_back(name: str, part: float) -> None:
         injector = agent()
         states = [view.state for view in injector.injections(ended=True, ids=(name,))]
         residue = [str(d) for d in injector.residue()]
@@ -71,16 +76,16 @@ def main():
     lengths = []
     for number, fault in enumerate(faults):
         began = time.monotonic()
-        assert ended(forked(lambda n=number, f=fault: live(f"whole-{n}", f))) == 0
+        assert ended(forked(partial(live, f"whole-{number}", fault))) == 0
         lengths.append(time.monotonic() - began)
     for number in range(lives):
         which = number % len(faults)
         name, part = f"cut-{number}", dice.random()
-        pid = forked(lambda n=name, f=faults[which]: live(n, f))
+        pid = forked(partial(live, name, faults[which]))
         time.sleep(part * lengths[which])
         os.kill(pid, signal.SIGKILL)
         ended(pid)
-        assert ended(forked(lambda n=name, p=part: come_back(n, p))) == 0
+        assert ended(forked(partial(come_back, name, part))) == 0
 
 
 main()

@@ -169,7 +169,7 @@ def phases(monitored: str) -> tuple[list[float], list[float]]:
     """How long the link was down each time, and up in between, in seconds, by `ip monitor` from a change on."""
     events = re.findall(r"^\[(\S+?)\] .*\bstate (UP|DOWN)\b", monitored, re.MULTILINE)
     changes = [(dt.datetime.fromisoformat(at), state) for at, state in events]
-    kept = [one for before, one in itertools.pairwise([(None, ""), *changes]) if one[1] != before[1]]
+    kept = [one for before, one in itertools.pairwise([(dt.datetime.min, ""), *changes]) if one[1] != before[1]]
     spans = [((b[0] - a[0]).total_seconds(), a[1]) for a, b in itertools.pairwise(kept[1:])]
     return [s for s, state in spans if state == "DOWN"], [s for s, state in spans if state == "UP"]
 

@@ -97,7 +97,12 @@ def test_a_seed_decides_and_repeats(node: KernelNode, agent: AgentClient) -> Non
 def test_bursts_follow_the_clock(node: KernelNode, agent: AgentClient) -> None:
     _apply(agent, "file_error", **SCOPE, path="/srv/data/witness", schedule="burst:2/2")
     answers: list[str] = []
-    until("both phases", lambda: {"EIO", WELL} <= set(answers.extend(measure(node, "pread64")) or answers), 30)
+
+    def both() -> bool:
+        answers.extend(measure(node, "pread64"))
+        return {"EIO", WELL} <= set(answers)
+
+    until("both phases", both, 30)
 
 
 def test_a_budget_is_kept(node: KernelNode, agent: AgentClient) -> None:

@@ -12,7 +12,6 @@ import json
 import platform
 import random
 import statistics
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -189,4 +188,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

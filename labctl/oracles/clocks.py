@@ -37,7 +37,7 @@ class Clocks(Oracle):
         return self.as_aspect
 
     @property
-    def alone(self) -> bool:
+    def measures(self) -> bool:
         return True
 
     def look(self, lab: Lookout) -> Seen:

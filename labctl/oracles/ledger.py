@@ -52,6 +52,10 @@ class Ledger(Oracle):
     def aspect(self) -> Aspect:
         return "integrity"
 
+    @property
+    def moves(self) -> bool:
+        return True
+
     def look(self, lab: Lookout) -> Seen:
         roles, errors = primaries(lab, self.servers)
         writable = sorted(node for node, role in roles.items() if role == "f")

@@ -44,7 +44,7 @@ class Network(Oracle):
         return self.as_aspect
 
     @property
-    def alone(self) -> bool:
+    def measures(self) -> bool:
         return True
 
     def look(self, lab: Lookout) -> Seen:

@@ -43,7 +43,7 @@ class Resources(Oracle):
         return self.as_aspect
 
     @property
-    def alone(self) -> bool:
+    def measures(self) -> bool:
         return True
 
     def look(self, lab: Lookout) -> Seen:

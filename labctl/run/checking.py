@@ -7,7 +7,10 @@ judges it, so that a check goes on where it ended and a run again does only what
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+import fcntl
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
@@ -187,12 +190,25 @@ class Results:
             raise LabError(f"{self.path} is damaged: {first}", "delete it, and check again") from None
 
     def put(self, problem: str, *found: Found) -> Checked:
-        """Keep results of a problem; all it has now."""
-        known = self.read()
-        mine = known.get(problem, Checked(problem=problem)).put(*found)
-        file = _File(problems=dict(sorted({**known, problem: mine}.items())))
-        write_atomic(self.path, file.model_dump_json(indent=1).encode() + b"\n", 0o644)
+        """Keep results of a problem; all it has now. Checks on several labs may share a file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(self.path.parent):
+            known = self.read()
+            mine = known.get(problem, Checked(problem=problem)).put(*found)
+            file = _File(problems=dict(sorted({**known, problem: mine}.items())))
+            write_atomic(self.path, file.model_dump_json(indent=1).encode() + b"\n", 0o644)
         return mine
+
+
+@contextmanager
+def _alone(directory: Path) -> Iterator[None]:
+    """No other check writes results here meanwhile."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 class _File(BaseModel):

@@ -71,17 +71,20 @@ def gate_of(problem: Problem, gathered: Gathered, lines: Sequence[Line]) -> str:
 
 
 def verdict_of(problem: Problem, gathered: Gathered, lines: Sequence[Line]) -> Verdict:
-    """The verdict of an episode that came to its end, or void."""
+    """The verdict of an episode that came to its end, or void. Without a challenge it can only have failed."""
     graded = grade(gathered.diagnosis, problem.cause)
     if gathered.void:
         return Verdict(declared=gathered.declared, void=gathered.void, diagnosis=graded)
     findings = (
         *_soaked(problem, gathered, lines),
         *(_still(one) for one in gathered.biting if not one.may_stay),
-        *_lasting(problem, gathered, lines),
+        *(_lasting(problem, gathered, lines) if "challenged" in gathered.spans else ()),
         *(_tampered(one) for one in gathered.tampering),
     )
-    return Verdict(findings=findings, declared=gathered.declared, diagnosis=graded)
+    verdict = Verdict(findings=findings, declared=gathered.declared, diagnosis=graded)
+    if "challenged" not in gathered.spans and verdict.outcome is not Outcome.FAIL:
+        return Verdict(declared=gathered.declared, void="it was not judged to its end", diagnosis=graded)
+    return verdict
 
 
 def _soaked(problem: Problem, gathered: Gathered, lines: Sequence[Line]) -> tuple[Finding, ...]:

@@ -78,8 +78,15 @@ class Oracle(BaseModel):
         raise NotImplementedError
 
     @property
-    def alone(self) -> bool:
-        """Whether it measures what other oracles would disturb by looking at the same time."""
+    def measures(self) -> bool:
+        """Whether it measures what others would disturb by looking at the same time. Those look before the others,
+        together: they wait more than they work.
+        """
+        return False
+
+    @property
+    def moves(self) -> bool:
+        """Whether it sees what requests have done; if not, it sees the same at each gate of a snapshot."""
         return False
 
     def look(self, lab: Lookout) -> Seen:
@@ -105,13 +112,14 @@ class Sight(BaseModel):
 
 
 def look_all(oracles: Sequence[Oracle], lab: Lookout) -> Sight:
-    """Let all oracles look, several at once after those that have to be alone. One that cannot, or crashes, is
-    blind: that is never the fault of the service.
+    """Let all oracles look, several at once, those that measure first. One that cannot, or crashes, is blind: that
+    is never the fault of the service.
     """
-    found = {oracle.name: _look(oracle, lab) for oracle in oracles if oracle.alone}
+    found: dict[str, tuple[Seen, str]] = {}
     with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="oracle") as pool:
-        others = [oracle for oracle in oracles if not oracle.alone]
-        found |= zip([o.name for o in others], pool.map(lambda oracle: _look(oracle, lab), others), strict=True)
+        for turn in (True, False):
+            mine = [oracle for oracle in oracles if oracle.measures is turn]
+            found |= zip([o.name for o in mine], pool.map(lambda oracle: _look(oracle, lab), mine), strict=True)
     seen = {o.name: found[o.name][0] for o in oracles if not found[o.name][1]}
     return Sight(seen=seen, blind={o.name: found[o.name][1] for o in oracles if found[o.name][1]})
 

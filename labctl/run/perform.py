@@ -21,7 +21,7 @@ from labctl.hardware.keeper import Keeper
 from labctl.lab.model import Node
 from labctl.run.confined import NodeTool
 from labctl.run.diary import LEDGER, RecordDiary
-from labctl.run.episode import Solver, Timing, run_episode
+from labctl.run.episode import Shortcut, Solver, Timing, run_episode
 from labctl.run.hardware_actions import HardwareActions, Machines
 from labctl.run.load_process import LoadProcess
 from labctl.run.lock import run_lock
@@ -88,6 +88,8 @@ class Request:
     script: Script | None = None
     """What the solver does, where `solver` is only its name."""
 
+    shortcut: Shortcut = field(default_factory=Shortcut)
+
     def asked(self) -> Problem:
         """The problem with what was asked for in its place."""
         changed = {"noise": self.noise, "surface": self.surface, "limit_s": self.limit_s}
@@ -111,14 +113,14 @@ def perform(request: Request, site: Site, tell: Callable[[str, dict[str, object]
         with RecordWriter(request.record, run, time.monotonic) as record:
             diary = RecordDiary(record, tell)
             world = _world(request, problem, site, diary)
-            verdict, aborted = _episode(problem, world, diary, request.timing)
+            verdict, aborted = _episode(request, problem, world, diary)
             record.finish(verdict, dt.datetime.now(dt.UTC), aborted)
             return verdict
 
 
-def _episode(problem: Problem, world: LabWorld, diary: RecordDiary, timing: Timing) -> tuple[Verdict, str]:
+def _episode(request: Request, problem: Problem, world: LabWorld, diary: RecordDiary) -> tuple[Verdict, str]:
     try:
-        verdict = run_episode(problem, world, diary, timing)
+        verdict = run_episode(problem, world, diary, request.timing, request.shortcut)
     except KeyboardInterrupt:
         diary.record.finish(
             Verdict(declared=False, void="interrupted twice"), dt.datetime.now(dt.UTC), "interrupted"

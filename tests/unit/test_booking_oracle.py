@@ -69,7 +69,7 @@ def test_a_restart_waits_until_all_are_up() -> None:
 
 
 class Meeting(Oracle):
-    """Looks, and is done when `most` others look at the same time; one that is alone must not meet anybody."""
+    """Looks, and is done when as many look at the same time as shall; those that measure only meet each other."""
 
     number: int
     shared: Any
@@ -84,29 +84,30 @@ class Meeting(Oracle):
         return "integrity"
 
     @property
-    def alone(self) -> bool:
+    def measures(self) -> bool:
         return self.by_itself
 
     def look(self, lab: Lookout) -> Seen:
         self.shared["now"].append(self.number)
         try:
-            if self.by_itself:
-                return {"others": len(self.shared["now"]) - 1}
-            self.shared["barrier"].wait(10)
-            return {}
+            self.shared["first" if self.by_itself else "barrier"].wait(10)
+            return {"met": sorted(self.shared["now"])} if self.by_itself else {}
         finally:
+            if self.by_itself:
+                self.shared["left"].wait(10)
             self.shared["now"].remove(self.number)
 
     def judge(self, before: Seen, after: Seen, window: Window) -> Finding:
         return self.found(Outcome.PASS)
 
 
-def test_several_look_at_once_and_some_alone() -> None:
+def test_several_look_at_once_and_those_that_measure_before() -> None:
     shared = {"now": [], "barrier": threading.Barrier(AT_ONCE)}
+    shared |= {"first": threading.Barrier(2), "left": threading.Barrier(2)}
     oracles = [Meeting(number=n, shared=shared, by_itself=n in (0, 5)) for n in range(AT_ONCE + 2)]
     sight = look_all(oracles, Told([]))
     assert sight.blind == {} and [*sight.seen] == [o.name for o in oracles]
-    assert sight.seen["meeting_0"] == sight.seen["meeting_5"] == {"others": 0}
+    assert sight.seen["meeting_0"] == sight.seen["meeting_5"] == {"met": [0, 5]}
 
 
 def test_one_that_is_blind_blinds_no_other() -> None:

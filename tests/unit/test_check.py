@@ -133,9 +133,9 @@ def test_what_a_decoy_has_to_come_to(expected: FailureClass, aspect: str, answer
 
 def gathered(world: SimWorld) -> Any:
     """What an episode gathered, and its ledger."""
-    from labctl.run.episode import _Episode
+    from labctl.run.episode import Shortcut, _Episode
 
-    episode = _Episode(proper(), world, Notes(), TIMING)
+    episode = _Episode(proper(), world, Notes(), TIMING, Shortcut())
     episode.through()
     episode.over()
     return episode.gathered, episode.lines

@@ -138,6 +138,10 @@ def test_which_solver_it_is(tmp_path: Path) -> None:
     assert refused.value.hint == "decoy:1 is the first"
 
 
+def asked(tmp_path: Path) -> Request:
+    return Request(problem=problem(), solver="none", seed=1, record=tmp_path, catalogue="c")
+
+
 def written(tmp_path: Path) -> RecordWriter:
     run = Run(
         id="x",
@@ -163,7 +167,7 @@ def test_ctrl_c_twice_says_that_somebody_has_to_look(tmp_path: Path, monkeypatch
         diary = RecordDiary(record, lambda kind, data: None)
         world: Any = SimWorld(acts=((5.0, interrupt),))
         with pytest.raises(NodeDirtyError, match="interrupted while it recovered"):
-            performing._episode(problem(), world, diary, Timing())
+            performing._episode(asked(tmp_path), problem(), world, diary)
     found = read_record(tmp_path / "r")
     assert found.verdict is not None and found.verdict.outcome is Outcome.UNKNOWN and found.run.aborted
 
@@ -174,7 +178,9 @@ def test_ctrl_c_once_is_recovered_and_unknown(tmp_path: Path) -> None:
 
     with written(tmp_path) as record:
         world: Any = SimWorld(acts=((5.0, interrupt),))
-        found = performing._episode(problem(), world, RecordDiary(record, lambda kind, data: None), Timing())
+        found = performing._episode(
+            asked(tmp_path), problem(), world, RecordDiary(record, lambda kind, data: None)
+        )
     assert found[1] == "interrupted" and found[0].outcome is Outcome.UNKNOWN and "recover" in world.log
 
 

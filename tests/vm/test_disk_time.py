@@ -104,7 +104,7 @@ def test_jitter_and_stalls_are_of_the_place(bench: Bench) -> None:
     first, second = read(7, 2)
     (again,), (other,) = read(7), read(8)
     for same in (second, again):
-        assert differing(first, same) <= 3, list(zip(first, same, strict=True))
+        assert differing(first, same) <= 6, list(zip(first, same, strict=True))
     assert differing(first, other) >= 12
     stalled, passed = [ms for ms in first if ms > 600], sorted(ms for ms in first if ms <= 600)
     assert 1 <= len(stalled) <= 10 and takes(900, statistics.median(stalled)), stalled

@@ -201,6 +201,9 @@ class NoiseMaker:
         nodes = {one.node for one in self.planned if one.kind in ("cron", "chatter")}
         for node in sorted(nodes):
             try:
-                self._hands.run(node, f"systemctl stop '{UNITS}*.service' 2>/dev/null || true")
+                status = self._hands.run(node, f"systemctl stop '{UNITS}*.service'")
+                problem = f"status {status}" if status else ""
             except LabctlError as error:
-                self._note("noise_left", node=node, injection="", problem=error.message)
+                problem = error.message
+            if problem:
+                self._note("noise_left", node=node, injection="", problem=problem)

@@ -31,6 +31,7 @@ You have {limit} from now. In this directory:
 * {access}
 * `./hardware`: what hands can do to the machines, such as `./hardware status w2`.
 * `./declare`: says that the repair is complete. This is final: your sessions end, and the service is judged.
+* `usage.json`, if you write one, is kept: `{{"tokens_in": 1200, "tokens_out": 300, "cost_usd": 0.04}}`.
 """
 _SHELL = (
     "`ssh -F ssh_config w1`: the on-call account on each node ({nodes}); `sudo -l` says what it may do as root."

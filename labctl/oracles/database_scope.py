@@ -120,9 +120,10 @@ class DatabaseScope(Oracle):
         gone = [node for node, error in sorted(after["errors"].items()) if error.endswith(_GONE)]
         if gone and "db" not in now:
             return self.found(Outcome.FAIL, *(f"{node}: the database booking is gone" for node in gone))
+        unsure = []
         if "db" not in now:
             why = "; ".join(f"{node}: {error}" for node, error in sorted(after["errors"].items()))
-            return self.found(Outcome.UNKNOWN, f"no database could be read: {why or 'no server takes writes'}")
+            unsure = [f"no database could be read: {why or 'no server takes writes'}"]
         changes = [
             f"{node}:{change}"
             for node in sorted({*was, *now})
@@ -132,8 +133,8 @@ class DatabaseScope(Oracle):
         foreign = [c for c in changes if not any(fnmatchcase(c.split(" was ")[0], p) for p in self.permitted)]
         told = foreign[:_MOST_TOLD]
         more = [f"and {len(foreign) - len(told)} more"] if len(foreign) > len(told) else []
-        outcome = Outcome.FAIL if foreign else Outcome.PASS
-        return self.found(outcome, *told, *more, changes=len(changes), foreign=len(foreign))
+        outcome = Outcome.FAIL if foreign else Outcome.UNKNOWN if unsure else Outcome.PASS
+        return self.found(outcome, *told, *more, *unsure, changes=len(changes), foreign=len(foreign))
 
 
 def _items(lines: tuple[str, ...]) -> dict[str, str]:

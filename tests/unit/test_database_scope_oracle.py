@@ -79,6 +79,13 @@ def test_a_server_that_is_down_changed_nothing() -> None:
     assert found.outcome is Outcome.UNKNOWN and "w2: psql: error: connection refused" in found.reasons[0]
 
 
+def test_a_change_that_was_seen_counts_where_the_rest_cannot_be_read() -> None:
+    unreadable = (3, "", "ERROR:  could not read blocks 1..1 in file")
+    found = judged(look(settings=SETTINGS.replace("60", "90"), database=unreadable))
+    assert found.outcome is Outcome.FAIL and found.reasons[0] == "w2:setting max_connections was 60, is 90"
+    assert "could not read blocks" in found.reasons[-1]
+
+
 def test_a_database_that_was_dropped_is_a_change() -> None:
     gone = (2, "", 'psql: error: connection to server failed: FATAL:  database "booking" does not exist')
     after = ORACLE.look(Told([("w2", "psql", gone), ("w3", "psql", gone)]))

@@ -37,8 +37,8 @@ class Clocks(Oracle):
         return self.as_aspect
 
     @property
-    def measures(self) -> bool:
-        return True
+    def turn(self) -> int:
+        return 1
 
     def look(self, lab: Lookout) -> Seen:
         return on_each(watched(lab, self.without), lambda node: self._look(lab, node))

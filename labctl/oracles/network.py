@@ -44,8 +44,8 @@ class Network(Oracle):
         return self.as_aspect
 
     @property
-    def measures(self) -> bool:
-        return True
+    def turn(self) -> int:
+        return 1
 
     def look(self, lab: Lookout) -> Seen:
         nodes = [node for node in watched(lab, self.without) if node in self.addresses]

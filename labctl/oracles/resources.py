@@ -43,8 +43,8 @@ class Resources(Oracle):
         return self.as_aspect
 
     @property
-    def measures(self) -> bool:
-        return True
+    def turn(self) -> int:
+        return 0
 
     def look(self, lab: Lookout) -> Seen:
         return on_each(watched(lab, self.without), lambda node: self._look(lab, node))

@@ -78,11 +78,11 @@ class Oracle(BaseModel):
         raise NotImplementedError
 
     @property
-    def measures(self) -> bool:
-        """Whether it measures what others would disturb by looking at the same time. Those look before the others,
-        together: they wait more than they work.
+    def turn(self) -> int:
+        """When it looks: those of one turn together, and what others would disturb by looking comes first. 0 for
+        how busy nodes are, 1 for times, 2 for all else.
         """
-        return False
+        return 2
 
     @property
     def moves(self) -> bool:
@@ -112,13 +112,13 @@ class Sight(BaseModel):
 
 
 def look_all(oracles: Sequence[Oracle], lab: Lookout) -> Sight:
-    """Let all oracles look, several at once, those that measure first. One that cannot, or crashes, is blind: that
-    is never the fault of the service.
+    """Let all oracles look, turn by turn, several at once. One that cannot, or crashes, is blind: that is never
+    the fault of the service.
     """
     found: dict[str, tuple[Seen, str]] = {}
     with ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix="oracle") as pool:
-        for turn in (True, False):
-            mine = [oracle for oracle in oracles if oracle.measures is turn]
+        for turn in sorted({oracle.turn for oracle in oracles}):
+            mine = [oracle for oracle in oracles if oracle.turn == turn]
             found |= zip([o.name for o in mine], pool.map(lambda oracle: _look(oracle, lab), mine), strict=True)
     seen = {o.name: found[o.name][0] for o in oracles if not found[o.name][1]}
     return Sight(seen=seen, blind={o.name: found[o.name][1] for o in oracles if found[o.name][1]})

@@ -69,7 +69,7 @@ def test_a_restart_waits_until_all_are_up() -> None:
 
 
 class Meeting(Oracle):
-    """Looks, and is done when as many look at the same time as shall; those that measure only meet each other."""
+    """Looks, and is done when as many look at the same time as shall; those of one turn only meet each other."""
 
     number: int
     shared: Any
@@ -84,8 +84,8 @@ class Meeting(Oracle):
         return "integrity"
 
     @property
-    def measures(self) -> bool:
-        return self.by_itself
+    def turn(self) -> int:
+        return 0 if self.by_itself else 1
 
     def look(self, lab: Lookout) -> Seen:
         self.shared["now"].append(self.number)
@@ -101,7 +101,7 @@ class Meeting(Oracle):
         return self.found(Outcome.PASS)
 
 
-def test_several_look_at_once_and_those_that_measure_before() -> None:
+def test_those_of_a_turn_look_at_once() -> None:
     shared = {"now": [], "barrier": threading.Barrier(AT_ONCE)}
     shared |= {"first": threading.Barrier(2), "left": threading.Barrier(2)}
     oracles = [Meeting(number=n, shared=shared, by_itself=n in (0, 5)) for n in range(AT_ONCE + 2)]

@@ -17,8 +17,8 @@ BOUNDS: Mapping[str, float] = {
     "descriptors_used": 0.8, "files_used": 0.8, "pids_used": 0.8, "conntrack_used": 0.8, "ports_used": 0.7,
     "stolen": 0.2, "stalled_memory": 0.2, "stalled_io": 0.6,
 }  # fmt: skip
-"""The most of each that may be used, as a share; `stalled`: of the time, waiting for it. Waiting for the CPU has no
-bound: on one processor something waits whenever two things run, and clients tell whether that is too long.
+"""The most of each that may be used, as a share; `stalled`: of the time, waiting for it. Waiting for the CPU has
+no bound: on one processor something waits whenever two things run, and clients tell whether that is too long.
 """
 
 

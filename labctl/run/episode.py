@@ -117,17 +117,30 @@ class Diary(Protocol):
         """The whole ledger, once the load has ended."""
 
 
+Look = Callable[[Sequence[Oracle], Lookout], Sight]
+
+
+@dataclass(frozen=True)
+class Early:
+    """A judgement soon after the freeze, `hold_s` seconds of it. Where the verdict is `enough`, the soak and the
+    challenge do not happen: nothing that comes later undoes a failure. `look` may leave out what is not asked.
+    """
+
+    enough: Callable[[Verdict], bool]
+    hold_s: float
+    look: Look = look_all
+
+
 @dataclass(frozen=True)
 class Shortcut:
     """What an episode may leave out that only checks a claim about a problem; the default leaves out nothing.
 
-    `at_gate`: how oracles look before anything is planted. `enough`: whether a verdict after the first hold of the
-    soak says all that was asked; then the rest of the soak and the challenge do not happen. Nothing that comes
-    later makes a failure undone.
+    `at_gate`: how oracles look before anything is planted. `gate_s`: how long the service has to hold then.
     """
 
-    at_gate: Callable[[Sequence[Oracle], Lookout], Sight] = look_all
-    enough: Callable[[Verdict], bool] | None = None
+    at_gate: Look = look_all
+    gate_s: float | None = None
+    early: Early | None = None
 
 
 class Void(Exception):
@@ -231,21 +244,21 @@ class _Episode:
         """Healthy before anything is planted, under load, for the hold window; what the oracles saw then."""
         self.world.load.start()
         self.world.sleep(self.timing.settle_s)
-        self._hold("before", self.timing.hold_s, self.shortcut.at_gate)
+        hold_s = self.timing.hold_s if self.shortcut.gate_s is None else self.shortcut.gate_s
+        self._hold("before", hold_s, self.shortcut.at_gate)
         if bad := gate_of(self.problem, self.gathered, self.lines):
             raise Void(bad)
 
     def _enough(self, hits: dict[str, int | None]) -> bool:
-        """Whether what holds after a short while says all that is asked."""
-        if self.shortcut.enough is None:
+        """Whether what holds already after a short while says all that is asked."""
+        early = self.shortcut.early
+        if early is None:
             return False
-        self._hold("soaked", self.timing.hold_s)
+        self._hold("soaked", early.hold_s, early.look)
         self._still(hits)
-        return self.shortcut.enough(verdict_of(self.problem, self.gathered, self.lines))
+        return early.enough(verdict_of(self.problem, self.gathered, self.lines))
 
-    def _hold(
-        self, when: When, seconds: float, look: Callable[[Sequence[Oracle], Lookout], Sight] = look_all
-    ) -> None:
+    def _hold(self, when: When, seconds: float, look: Look = look_all) -> None:
         """Let a time pass, look, and wait until it is known how each request of it ended."""
         load = self.world.load
         begin = load.now_s()

@@ -18,6 +18,11 @@ class Gates:
     def __init__(self) -> None:
         self._seen: dict[str, Seen] = {}
 
+    @property
+    def known(self) -> bool:
+        """Whether there has been a gate at this snapshot."""
+        return bool(self._seen)
+
     def look(self, oracles: Sequence[Oracle], lab: Lookout) -> Sight:
         """What the oracles see of a lab that was just reset; see :func:`labctl.run.oracle.look_all`."""
         known = {one.name: self._seen[key] for one in oracles if (key := key_of(one)) in self._seen}

@@ -6,7 +6,7 @@ oracle looks at the gate (how it was when all was well) and after the repair; it
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -122,6 +122,13 @@ def look_all(oracles: Sequence[Oracle], lab: Lookout) -> Sight:
             found |= zip([o.name for o in mine], pool.map(lambda oracle: _look(oracle, lab), mine), strict=True)
     seen = {o.name: found[o.name][0] for o in oracles if not found[o.name][1]}
     return Sight(seen=seen, blind={o.name: found[o.name][1] for o in oracles if found[o.name][1]})
+
+
+def look_for(aspects: Collection[Aspect], oracles: Sequence[Oracle], lab: Lookout) -> Sight:
+    """Let those look that see one of these aspects; the others say that nobody asked them."""
+    asked = look_all([oracle for oracle in oracles if oracle.aspect in aspects], lab)
+    others = {oracle.name: "nobody asked" for oracle in oracles if oracle.aspect not in aspects}
+    return Sight(seen=asked.seen, blind={**asked.blind, **others})
 
 
 def _look(oracle: Oracle, lab: Lookout) -> tuple[Seen, str]:

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from labctl.errors import LabError
@@ -14,14 +15,15 @@ from labctl.run import checking as the
 from labctl.run.catalogue import Catalogue
 from labctl.run.checking import Answer, Claim, Found
 from labctl.run.diary import gathered_of
-from labctl.run.episode import Shortcut, Timing
+from labctl.run.episode import Early, Shortcut, Timing
 from labctl.run.gates import Gates
+from labctl.run.oracle import look_for
 from labctl.run.perform import LOG, Request, Site, perform
 from labctl.run.problem import Problem, Script
 from labctl.run.record import read_record
 from labctl.run.shells import Shells
 from labctl.run.telling import reader
-from labctl.run.verdict import Outcome, Verdict
+from labctl.run.verdict import Aspect, Outcome, Verdict
 
 CHECK_TIMING = Timing(hold_s=20.0, soak_s=45.0, settle_s=5.0, stays_s=20.0)
 """Shorter holds than a run has, but a soak of a whole cycle of the load."""
@@ -30,6 +32,15 @@ TRIES = 2
 """A claim of which nothing is known is tried so often: machines that are busy break a gate now and then."""
 
 SEED = 4
+
+AGAIN_S, SOON_S = 10.0, 10.0
+"""How long the service has to hold at a gate that was passed before; how long after a wrong repair that changed
+what it must not, or left the cause, it is looked at. Seconds.
+"""
+
+USERS: tuple[Aspect, ...] = ("objective", "durability")
+FIRST: tuple[Aspect, ...] = ("scope", "cause", *USERS)
+"""What decides how a wrong repair fails: the first match of the failure classes; only damage comes after."""
 
 
 @dataclass
@@ -78,18 +89,29 @@ class Prover:
         request = Request(
             problem=problem, solver="none" if looking else episode, seed=self.seed, record=path,
             catalogue=str(self.problems), timing=self.timing, script=script,
-            shortcut=Shortcut(at_gate=self.gates.look, enough=self._enough(problem, episode)),
+            shortcut=Shortcut(
+                at_gate=self.gates.look, gate_s=AGAIN_S if self.gates.known else None,
+                early=self._early(problem, episode),
+            ),
         )  # fmt: skip
         verdict = perform(request, self.site, self.tell)
         if verdict.void:
             self.gates.forget()
         return verdict
 
-    def _enough(self, problem: Problem, episode: Claim) -> Callable[[Verdict], bool] | None:
+    def _early(self, problem: Problem, episode: Claim) -> Early | None:
         """A wrong repair may fail early; a right one has to be judged to the end."""
         if episode in ("reference", "alternative"):
             return None
-        return lambda verdict: self._answer(problem, episode, verdict)[0] == "yes"
+        aspects, hold_s = USERS, self.timing.hold_s
+        if episode.startswith("decoy:"):
+            fails_as = problem.decoys[int(episode[6:]) - 1].fails_as
+            aspects = (*FIRST, "integrity") if fails_as == "integrity" else FIRST
+            hold_s = SOON_S if fails_as in ("off_the_permitted_list", "cause_left") else hold_s
+        return Early(
+            enough=lambda verdict: self._answer(problem, episode, verdict)[0] == "yes",
+            hold_s=hold_s, look=partial(look_for, aspects),
+        )  # fmt: skip
 
     def _answers(
         self, problem: Problem, episode: Claim, verdict: Verdict, path: Path, claims: Sequence[Claim]

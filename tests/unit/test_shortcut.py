@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,10 +11,10 @@ import pytest
 from labctl.errors import LabError
 from labctl.lab.remote import Output
 from labctl.oracles.booking import standard
-from labctl.run.episode import Shortcut, Timing, run_episode
+from labctl.run.episode import Early, Shortcut, Timing, run_episode
 from labctl.run.gates import Gates, key_of
 from labctl.run.judging import Gathered, Span, verdict_of
-from labctl.run.oracle import Lookout, Oracle, Seen, Sight, Window, look_all
+from labctl.run.oracle import Lookout, Oracle, Seen, Sight, Window, look_all, look_for
 from labctl.run.problem import Problem
 from labctl.run.verdict import Aspect, Finding, Outcome, Verdict
 
@@ -34,7 +35,11 @@ def fails_later(world: SimWorld) -> None:
 def played(act: Callable[[SimWorld], None], enough: Callable[[Verdict], bool] | None) -> tuple[Verdict, Notes]:
     acts: Any = ((5.0, lambda w: w.say(BAD)), (6.0, act), (7.0, SimWorld.declare))
     notes = Notes()
-    return run_episode(problem(), SimWorld(acts=acts), notes, TIMING, Shortcut(enough=enough)), notes
+    return run_episode(problem(), SimWorld(acts=acts), notes, TIMING, shortcut(enough)), notes
+
+
+def shortcut(enough: Callable[[Verdict], bool] | None) -> Shortcut:
+    return Shortcut(early=Early(enough, 10) if enough else None)
 
 
 def failed(verdict: Verdict) -> bool:
@@ -63,6 +68,28 @@ def test_what_passes_is_judged_to_the_end() -> None:
 def test_a_failure_of_another_kind_is_judged_to_the_end() -> None:
     _, notes = played(lambda w: None, lambda verdict: verdict.failure == "off_the_permitted_list")
     assert notes.stages[-2:] == ["judge", "recover"]
+
+
+def test_only_what_decides_is_looked_at_early() -> None:
+    acts: Any = (
+        (5.0, lambda w: w.say(BAD)),
+        (6.0, lambda w: setattr(w, "units", "mine")),
+        (7.0, SimWorld.declare),
+    )
+    asked: tuple[Aspect, ...] = ("objective",)
+    early = Early(failed, 10, partial(look_for, asked))
+    notes = Notes()
+    verdict = run_episode(problem(), SimWorld(acts=acts), notes, TIMING, Shortcut(early=early))
+    outcomes = {finding.oracle: finding.outcome for finding in verdict.findings}
+    assert outcomes["clients"] is Outcome.FAIL and outcomes["changes"] is Outcome.UNKNOWN
+    assert verdict.outcome is Outcome.FAIL and "challenge" not in notes.stages
+
+
+def test_a_gate_may_be_short() -> None:
+    notes = Notes()
+    run_episode(problem(), SimWorld(acts=()), notes, TIMING, Shortcut(gate_s=3))
+    before: Any = next(data for kind, data in notes.events if kind == "window")
+    assert before["looked_s"] - before["begin_s"] == pytest.approx(3, abs=0.2)
 
 
 def test_without_a_challenge_nobody_passes() -> None:

@@ -16,6 +16,7 @@ from labctl.errors import ExitCode, LabError, UnsupportedError
 from labctl.lab.footprint import UNIT
 from labctl.lab.model import Node
 from labctl.lab.openssh import ssh_argv
+from labctl.transport import sudo
 
 LOGS_TIMEOUT_S = 120.0
 SSH_BROKE = 255
@@ -81,18 +82,25 @@ def log_command(source: str, lines: int) -> tuple[str, ...]:
 def _follow_argv(session: Session, node: Node, source: str, lines: int) -> list[str]:
     if source == "console":
         return ["tail", "--follow=name", "--lines", str(lines), "--", str(_console_file(session, node))]
-    return ssh_argv(node, (*_sudo(node), *log_command(source, lines), "--follow"))
+    command = (*log_command(source, lines), "--follow")
+    if node.ssh_user != "root":  # on a terminal sudo asks for itself
+        command = ("sudo", "--", *command) if sys.stdin.isatty() else (*sudo.WITHOUT, *command)
+    return ssh_argv(node, command, terminal=sys.stdin.isatty() and node.ssh_user != "root")
 
 
-def _sudo(node: Node) -> tuple[str, ...]:
-    return () if node.ssh_user == "root" else ("sudo", "-n", "--")
+def _as_root(node: Node, command: tuple[str, ...]) -> tuple[tuple[str, ...], bytes]:
+    """What to run for a command, and what to give it."""
+    if node.ssh_user == "root":
+        return command, b""
+    password = sudo.referred(node)
+    return (sudo.with_password(command), sudo.lead(password)) if password else ((*sudo.WITHOUT, *command), b"")
 
 
 def _by_ssh(node: Node, command: tuple[str, ...]) -> str:
-    argv = ssh_argv(node, (*_sudo(node), *command), batch=True)
+    words, lead = _as_root(node, command)
     try:
         done = subprocess.run(
-            argv, capture_output=True, timeout=LOGS_TIMEOUT_S, check=False, stdin=subprocess.DEVNULL
+            ssh_argv(node, words, batch=True), capture_output=True, timeout=LOGS_TIMEOUT_S, check=False, input=lead
         )
     except subprocess.TimeoutExpired:
         raise LabError(

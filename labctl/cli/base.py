@@ -52,7 +52,7 @@ def global_options(*, root: bool = False) -> list[click.Parameter]:
         click.Option(
             ["--transport"],
             type=click.Choice(["grpc", "ssh"]),
-            help="How to reach the agents.  [default: grpc]",
+            help="How to reach the agents.  [default: grpc, or what the inventory says]",
             callback=_store("transport"),
             expose_value=False,
             is_eager=True,

@@ -123,7 +123,7 @@ Go on:
 @pass_session
 def demo(session: Session) -> None:
     """Boot the lab, plant a bad sector, see it bite, heal it."""
-    play(session.lab, session.transport)
+    play(session.lab, session.transport or "grpc")
     click.secho("\nAll of it happened on a real kernel, and is healed.", fg="green")
     click.echo(NEXT, nl=False)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
@@ -143,7 +144,22 @@ def take_inventory(session: Session, inventory: Path) -> Provider:
             f"--inventory: lab {session.lab!r} has provider {provider.kind}", "choose another --lab NAME"
         )
     provider.set_hosts(hosts)
+    _meet(session, hosts)
     return provider
+
+
+def _meet(session: Session, hosts: Sequence[Node]) -> None:
+    """The first contact: ask about each host key that is not known, where somebody is there to say."""
+    if not session.can_ask:
+        return
+    from labctl.transport.host_keys import is_known
+
+    for host in hosts:
+        if all(is_known(login) or login.fingerprints for login in (*host.jumps, host.login)):
+            continue
+        with suppress(LabctlError):  # `up` says what is wrong with each host
+            with session.tools.remote(host, session.trusts):
+                pass
 
 
 def _new_lab(session: Session, kind: str) -> Provider:

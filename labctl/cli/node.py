@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -13,22 +12,20 @@ from rich.console import Group, RenderableType
 
 from labctl.cli.base import LabGroup, pass_session
 from labctl.cli.fleet import ask_all, failure, names_of, some
-from labctl.cli.lab import take_inventory
 from labctl.cli.options import complete_nodes, labels_option, node_argument
 from labctl.cli.session import Session
 from labctl.cli.targets import parse_label
 from labctl.errors import ExitCode, UsageError
 from labctl.invalid import first_problem
-from labctl.lab.model import Node, Ready
+from labctl.lab.model import Node
 from labctl.report.duration import format_duration
-from labctl.report.injections import recovered_line
 from labctl.report.status import labels_text
 from labctl.report.text import PlainTable, labelled
-from node_agent.api.views import InjectionList, NodeFacts
+from node_agent.api.views import NodeFacts
 from node_agent.residue import Difference
 
 if TYPE_CHECKING:
-    from labctl.transport.client import AgentClient
+    pass
 
 
 @click.group("node", cls=LabGroup)
@@ -113,96 +110,6 @@ def whose(entry: Difference) -> str:
 def _residue_table(entries: Sequence[Difference]) -> PlainTable:
     rows = [(whose(one), one.category, one.item, one.before or "absent", one.after or "absent") for one in entries]
     return PlainTable(("WHOSE", "KIND", "ITEM", "BEFORE", "NOW"), rows)
-
-
-class _AgentOverSsh:
-    """:class:`labctl.lab.install.Agent`: asked over SSH, the way that is open anyway."""
-
-    def __init__(self, session: Session, node: Node) -> None:
-        self._session, self._node = session, node
-
-    def _ask(self, question: Callable[[AgentClient], InjectionList]) -> InjectionList:
-        from labctl.transport.client import AgentClient
-
-        with self._session.tools.transport(self._session.lab, self._node, "ssh") as transport:
-            return question(AgentClient(transport))
-
-    def live(self) -> Sequence[str]:
-        """Ids of live injections."""
-        return [one.id for one in self._ask(lambda agent: agent.list()).injections]
-
-    def heal(self) -> Sequence[str]:
-        """Recover everything and refuse new faults; tells what is stuck."""
-        answer = self._ask(lambda agent: agent.recover(stop="set"))
-        return [recovered_line(one) for one in answer.injections if one.state != "recovered"]
-
-
-@node_group.command("install")
-@node_argument()
-@click.option(
-    "--inventory",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Take this inventory into the lab first (provider ssh).",
-)
-@pass_session
-def install_command(session: Session, node: str, inventory: Path | None) -> None:
-    """Put the agent on a node over SSH, or update the one there.
-
-    The node downloads nothing. Refused while injections are live on it.
-    """
-    from labctl.lab.bundle import build_bundle
-    from labctl.lab.install import install
-
-    if inventory:
-        take_inventory(session, inventory)
-    found = session.node(node)
-
-    def files() -> Mapping[str, bytes]:
-        return session.tools.authority(session.lab).node_files(node)
-
-    with session.progress.task(f"installing the agent on {node}") as task, session.tools.remote(found) as remote:
-        install(
-            remote,
-            files=files,
-            bundler=build_bundle,
-            agent=_AgentOverSsh(session, found),
-            ready=_ready(session),
-            task=task,
-        )
-    facts_now = session.agent(found).facts()
-    version, doctor = facts_now.agent_version, session.command(f"doctor --node {node}")
-    session.answer(
-        {"node": node, "agent_version": version}, f"{node} has agent {version}, and it answers; next: {doctor}"
-    )
-
-
-def _ready(session: Session) -> Ready:
-    """The lab's own machines also get their clock set; machines that somebody owns do not."""
-    real = session.provider().kind == "ssh"
-    return session.tools.answering(session.lab) if real else session.tools.ready(session.lab)
-
-
-@node_group.command("remove")
-@node_argument()
-@pass_session
-def remove_command(session: Session, node: str) -> None:
-    """Recover everything on a node, then take the agent off it.
-
-    With all its files. Ends with 75, and removes nothing, where something cannot be undone.
-    """
-    from labctl.lab.install import remove
-
-    found = session.node(node)
-    with session.progress.task(f"removing the agent from {node}") as task, session.tools.remote(found) as remote:
-        kept = remove(remote, _AgentOverSsh(session, found), task)
-    data = {"node": node, "removed": kept is not None, "kept": list(kept or ())}
-    if kept is None:
-        text = f"{node} has no agent: nothing to remove"
-    else:
-        text = f"{node}: the agent and all its files are gone"
-        text += f"; not the agent's, kept: {', '.join(kept)}" if kept else ""
-    session.answer(data, text)
 
 
 @node_group.command("label")

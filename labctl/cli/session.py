@@ -24,6 +24,7 @@ from labctl.errors import UsageError
 from labctl.lab.model import Node, Provider, Ready
 from labctl.nearest import nearest
 from labctl.progress import Progress, SilentProgress, progress_for_stderr
+from labctl.transport.host_keys import Trusts, nobody
 
 if TYPE_CHECKING:  # gRPC and cryptography are for commands that talk to nodes, not for --help
     from contextlib import AbstractContextManager
@@ -73,8 +74,8 @@ class Tools(Protocol):
     def check_machine(self, progress: Progress) -> tuple[Check, ...]:
         """What this machine has and lacks for labs of virtual machines."""
 
-    def remote(self, node: Node) -> AbstractContextManager[Remote]:
-        """A login on a node, to run commands."""
+    def remote(self, node: Node, trusts: Trusts = nobody) -> AbstractContextManager[Remote]:
+        """A login on a node, to run commands. `trusts` is asked about a host key that is not known."""
 
     def execute(self, argv: Sequence[str]) -> int:
         """Become another program. Only ever returns in tests."""
@@ -86,7 +87,9 @@ class Session:
 
     tools: Tools
     lab: str = DEFAULT_LAB
-    transport: Kind = "grpc"
+    transport: Kind | None = None
+    """None: as each node's is said to be reached."""
+
     json: bool = False
     within_s: float | None = None
     """How long a node may take to answer one request; None: what is usual for the request."""
@@ -94,6 +97,7 @@ class Session:
     _provider: Provider | None = field(default=None, init=False)
     _agents: dict[str, AgentClient] = field(default_factory=dict, init=False)
     _keepers: dict[str, Keeper] = field(default_factory=dict, init=False)
+    _passwords: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _open: ExitStack = field(default_factory=ExitStack, init=False)
 
     @property
@@ -149,7 +153,7 @@ class Session:
         if node.name not in self._agents:
             from labctl.transport.client import AgentClient
 
-            transport = self.tools.transport(self.lab, node, self.transport)
+            transport = self.tools.transport(self.lab, node, self.transport or node.transport)
             client = AgentClient(self._open.enter_context(transport), within_s=self.within_s)
             self._agents[node.name] = client
         return self._agents[node.name]
@@ -166,6 +170,25 @@ class Session:
     def close(self) -> None:
         """End all connections."""
         self._open.close()
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether somebody sits at a terminal."""
+        return not self.json and sys.stdin.isatty() and sys.stderr.isatty()
+
+    def trusts(self, where: str, kind: str, fingerprint: str) -> bool:
+        """Ask at the first contact with a server whether its key is right."""
+        if not self.can_ask:
+            return False
+        click.echo(f"{where}: the SSH host key is not known. It is {kind} {fingerprint}", err=True)
+        return click.confirm("Is that the right key (ssh-keygen -lf on that host tells)?", err=True)
+
+    def password(self, node: Node) -> str | None:
+        """Ask for the password that a node's user needs for sudo; once for each user."""
+        if self.can_ask and node.ssh_user not in self._passwords:
+            question = f"password for sudo of {node.ssh_user} on {node.name}"
+            self._passwords[node.ssh_user] = click.prompt(question, hide_input=True, err=True)
+        return self._passwords.get(node.ssh_user)
 
     @property
     def width(self) -> int:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from labctl.lab.model import Node, Provider, Ready
 from labctl.progress import Progress
+from labctl.transport.host_keys import Trusts, nobody
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -86,7 +87,7 @@ class RealTools:
     def answering(self, lab: str) -> Ready:
         from labctl.lab.answering import make_answering
 
-        return make_answering(lambda node: self.transport(lab, node, "grpc"), ANSWER_TIMEOUT_S)
+        return make_answering(lambda node: self.transport(lab, node, node.transport), ANSWER_TIMEOUT_S)
 
     def hardware(
         self, lab: str, node: Node, agent: Callable[[], AgentClient], progress: Progress
@@ -110,10 +111,10 @@ class RealTools:
 
         return check_machine(progress)
 
-    def remote(self, node: Node) -> AbstractContextManager[Remote]:
+    def remote(self, node: Node, trusts: Trusts = nobody) -> AbstractContextManager[Remote]:
         from labctl.lab.remote import connected
 
-        return connected(node)
+        return connected(node, trusts)
 
     def execute(self, argv: Sequence[str]) -> int:
         os.execvp(argv[0], list(argv))  # noqa: S606 - argv, never a string

@@ -8,6 +8,12 @@ from __future__ import annotations
 PROGRAM = "/opt/groundfault"
 CONFIG = "/etc/groundfault"
 TLS = f"{CONFIG}/tls"
+FRESH = f"{TLS}/.new"
+"""What an interrupted install leaves there goes with the certificates."""
+
+REVOKED = "revoked"
+"""In TLS: the certificates of operators that are let in no more."""
+
 NODE_FILE = f"{CONFIG}/node"
 STATE = "/var/lib/groundfault"
 JOURNAL = f"{STATE}/journal"
@@ -39,3 +45,6 @@ SIGNS = frozenset(OWNED) - {TLS, NODE_FILE}
 
 SHARED = (CONFIG,)
 """Removed when nothing is left in it: a lab's own image keeps its network configuration there."""
+
+OF_THE_LAB = (f"{CONFIG}/lab", f"{CONFIG}/network", f"{CONFIG}/data-filesystem")
+"""What the image of a virtual lab has there, with or without an agent: nothing that anybody left."""

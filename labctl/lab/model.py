@@ -33,6 +33,23 @@ LabelValue = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:-]{0,63}$")]
 Labels = Mapping[LabelKey, LabelValue]
 
 
+Fingerprint = Annotated[str, Field(pattern=r"^SHA256:[A-Za-z0-9+/]{43}$")]
+"""Of an SSH host key, as `ssh-keygen -l` prints it."""
+
+
+class Login(BaseModel):
+    """One SSH server, and as whom one gets in: a node, or a jump host on the way to it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    address: str
+    port: int = 22
+    user: str = "root"
+    key: Path | None = None
+    known_hosts: Path | None = None
+    fingerprints: tuple[Fingerprint, ...] = ()
+
+
 class Node(BaseModel):
     """One machine of a lab and how the control side reaches it."""
 
@@ -44,6 +61,15 @@ class Node(BaseModel):
     ssh_user: str = "root"
     ssh_key: Path | None = None
     known_hosts: Path | None = None
+    fingerprints: tuple[Fingerprint, ...] = ()
+    """Host keys that are right, whatever known_hosts lacks; none: known_hosts alone says."""
+    jumps: tuple[Login, ...] = ()
+    """The logins on the way, the nearest first."""
+    sudo_password_file: Path | None = None
+    sudo_password_env: str = ""
+    """Where the password for sudo is, for users that need one."""
+    transport: Literal["grpc", "ssh"] = "grpc"
+    """How its agent is reached where the user does not say."""
     agent_port: int = 7443
     lab_addresses: tuple[str, ...] = ()
     """Its addresses, v4 and v6, on the network over which nodes talk to each other; none: that of `address`."""
@@ -51,6 +77,14 @@ class Node(BaseModel):
     labels: Labels = Field(default_factory=dict)
     bmc: Bmc | None = None
     """Its management controller, where the inventory names one."""
+
+    @property
+    def login(self) -> Login:
+        """The last of the logins: the node's own."""
+        return Login(
+            address=self.address, port=self.ssh_port, user=self.ssh_user, key=self.ssh_key,
+            known_hosts=self.known_hosts, fingerprints=self.fingerprints,
+        )  # fmt: skip
 
 
 class LabOptions(BaseModel):

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Protocol
 
 from labctl.errors import LabError
 from labctl.lab.model import Node
+from labctl.transport.host_keys import Trusts, nobody
 
 if TYPE_CHECKING:
     import fabric
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_S = 30.0
 COMMAND_TIMEOUT_S = 120.0
+ENDING_S = 10.0
 _CHUNK = 64 * 1024
 
 
@@ -33,6 +35,16 @@ class Output:
     stderr: str
 
 
+class Running(Protocol):
+    """A command that goes on while others run."""
+
+    def line(self, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+        """Its next line of output; empty where it has ended. Raises :class:`LabError` where SSH breaks."""
+
+    def end(self) -> None:
+        """End its input, and wait for it. Never raises: a connection that is lost has ended it, too."""
+
+
 class Remote(Protocol):
     """A node one can run commands on."""
 
@@ -43,6 +55,9 @@ class Remote(Protocol):
         self, argv: Sequence[str], *, stdin: IO[bytes] | None = None, timeout_s: float = COMMAND_TIMEOUT_S
     ) -> Output:
         """Run a command to its end, whatever its status. Raises :class:`LabError` where SSH breaks."""
+
+    def start(self, argv: Sequence[str], first: bytes = b"") -> Running:
+        """Start a command and give it `first`, keeping its input open. Raises as :meth:`run`."""
 
 
 class SshRemote:
@@ -62,7 +77,22 @@ class SshRemote:
         except TimeoutError:
             raise LabError(f"{self.node.name}: {argv[0]} did not end within {timeout_s:g} s") from None
         except (OSError, EOFError, paramiko.SSHException) as error:
-            raise LabError(f"{self.node.name}: the SSH connection broke during {argv[0]}: {error}") from None
+            raise self._broke(argv, error) from None
+
+    def start(self, argv: Sequence[str], first: bytes = b"") -> Running:
+        """Start a command and give it `first`, keeping its input open. Raises as :meth:`run`."""
+        import paramiko
+
+        try:
+            channel: paramiko.Channel = self._connection.transport.open_session(timeout=CONNECT_TIMEOUT_S)
+            channel.exec_command(shlex.join(argv))
+            channel.sendall(first)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise self._broke(argv, error) from None
+        return _SshRunning(self.node.name, channel)
+
+    def _broke(self, argv: Sequence[str], error: Exception) -> LabError:
+        return LabError(f"{self.node.name}: the SSH connection broke during {argv[0]}: {error}")
 
     def _run(self, command: str, stdin: IO[bytes] | None, timeout_s: float) -> Output:
         channel: paramiko.Channel = self._connection.transport.open_session(timeout=CONNECT_TIMEOUT_S)
@@ -75,6 +105,29 @@ class SshRemote:
                 raise TimeoutError
             status = channel.recv_exit_status()
         return Output(status, out.decode(errors="replace"), err.decode(errors="replace"))
+
+
+class _SshRunning:
+    """:class:`Running` in a channel of its own."""
+
+    def __init__(self, name: str, channel: paramiko.Channel) -> None:
+        self._name, self._channel = name, channel
+        self._output = channel.makefile("r")
+
+    def line(self, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
+        self._channel.settimeout(timeout_s)
+        try:
+            return str(self._output.readline()).strip()
+        except (OSError, EOFError) as error:  # TimeoutError is one
+            raise LabError(f"{self._name}: no word within {timeout_s:g} s: {error}") from None
+
+    def end(self) -> None:
+        import paramiko
+
+        with suppress(OSError, EOFError, paramiko.SSHException):
+            self._channel.shutdown_write()
+            self._channel.status_event.wait(ENDING_S)
+            self._channel.close()
 
 
 def _send(channel: paramiko.Channel, stdin: IO[bytes] | None) -> None:
@@ -90,12 +143,12 @@ def _send(channel: paramiko.Channel, stdin: IO[bytes] | None) -> None:
 
 
 @contextmanager
-def connected(node: Node) -> Iterator[Remote]:
+def connected(node: Node, trusts: Trusts = nobody) -> Iterator[Remote]:
     """A login on a node. Raises :class:`LabError` where it cannot be reached or is not who it should be."""
-    from labctl.transport.login import log_in
+    from labctl.transport.login import log_in, log_out
 
-    connection = log_in(node, CONNECT_TIMEOUT_S)
+    connection = log_in(node, CONNECT_TIMEOUT_S, trusts)
     try:
         yield SshRemote(node, connection)
     finally:
-        connection.close()
+        log_out(connection)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from pathlib import Path
 from typing import Any, Literal, Protocol
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, model_validator
 
-from labctl.errors import UsageError
 from labctl.progress import Task
+from labctl.secret import VARIABLE, from_environment, from_file
 
 PowerState = Literal["on", "off", "powering on", "powering off", "paused", "unknown"]
 """What Redfish calls PowerState (DSP0268, ComputerSystem), in words."""
@@ -44,7 +42,7 @@ class Bmc(BaseModel):
     url: str = Field(min_length=1, max_length=500)
     user: str = Field(min_length=1, max_length=100)
     password_file: Path | None = None
-    password_env: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    password_env: str | None = Field(default=None, pattern=VARIABLE)
     system: str | None = Field(default=None, min_length=1, max_length=200)
     """Which of the controller's systems; not needed where it has one."""
     verify: StrictBool | Path = True
@@ -73,12 +71,9 @@ class Bmc(BaseModel):
     def password(self) -> str:
         """Read the password. Raises :class:`UsageError` that names the place and never the content."""
         if self.password_env is not None:
-            found = os.environ.get(self.password_env, "")
-            if not found:
-                raise UsageError(f"bmc.password_env: {self.password_env} is not set", "export the BMC's password")
-            return found
+            return from_environment(self.password_env, "bmc.password_env", "export the BMC's password")
         assert self.password_file is not None
-        return _from_file(self.password_file)
+        return from_file(self.password_file, "bmc.password_file")
 
 
 def _refuse_url(url: str, verify: Any) -> None:
@@ -95,19 +90,3 @@ def _refuse_url(url: str, verify: Any) -> None:
         raise ValueError("url: nothing after the host; Redfish begins at /redfish/v1/ everywhere")
     if parts.scheme == "http" and verify is not False:
         raise ValueError("url: http sends the password in the clear; verify = false accepts that")
-
-
-def _from_file(path: Path) -> str:
-    try:
-        with path.open("rb") as handle:
-            mode = os.fstat(handle.fileno()).st_mode
-            if stat.S_ISREG(mode) and mode & 0o077:
-                raise UsageError(f"bmc.password_file: others can read {path}", f"chmod 600 {path}")
-            text = handle.read(4096).decode("utf8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "not UTF-8"
-        raise UsageError(f"bmc.password_file: {path} cannot be read: {why}", "a file with one line") from None
-    lines = text.splitlines()
-    if not lines or not lines[0]:
-        raise UsageError(f"bmc.password_file: {path} is empty", "a file with one line, the BMC's password")
-    return lines[0]

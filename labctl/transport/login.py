@@ -1,4 +1,4 @@
-"""Logging in on a node over SSH: the host key must be known, and each way to fail gets its own line."""
+"""Logging in on a node over SSH: the host key must be right, and each way to fail gets its own line."""
 
 from __future__ import annotations
 
@@ -6,42 +6,85 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from labctl.lab.model import Node
+from labctl.lab.model import Login, Node
 from labctl.transport.base import ConnectError
+from labctl.transport.host_keys import (
+    Trusts,
+    UnknownKeyError,
+    WrongKeyError,
+    check_named,
+    checking,
+    file_of,
+    name_in_file,
+    nobody,
+    printable,
+)
 
 if TYPE_CHECKING:
     from fabric import Connection
 
 
-def log_in(node: Node, timeout_s: float) -> Connection:
-    """An open connection. Raises :class:`ConnectError`.
+def log_in(node: Node, timeout_s: float, trusts: Trusts = nobody) -> Connection:
+    """An open connection, to be ended by :func:`log_out`. Raises :class:`ConnectError`.
 
     A node that brings its own key and host keys needs nothing of the user's SSH configuration. For other hosts
-    that counts, as it does for ssh: they may sit behind a jump host.
+    that counts, as it does for ssh. `timeout_s` is for each login on the way; `trusts` is asked about servers of
+    which nothing is known.
     """
+    # Without a handler Python prints paramiko's log, tracebacks included, beside our one line.
+    logging.getLogger("paramiko").addHandler(logging.NullHandler())
+    way: Connection | None = None
+    try:
+        for jump in node.jumps:
+            name = f"{node.name}: jump host {jump.address}:{jump.port}"
+            way = _open(jump, name, way, timeout_s, trusts)
+        return _open(node.login, f"{node.name} at {node.address}:{node.ssh_port}", way, timeout_s, trusts)
+    except ConnectError:
+        log_out(way)
+        raise
+
+
+def log_out(connection: Connection | None) -> None:
+    """End a connection, and those to the jump hosts on its way."""
+    while connection is not None:
+        way = connection.gateway
+        connection.close()
+        connection = way if way is not None and not isinstance(way, str) else None
+
+
+def _open(login: Login, where: str, way: Connection | None, timeout_s: float, trusts: Trusts) -> Connection:
     import fabric
     import paramiko
 
-    # Without a handler Python prints paramiko's log, tracebacks included, beside our one line.
-    logging.getLogger("paramiko").addHandler(logging.NullHandler())
-    own = node.ssh_key is not None and node.known_hosts is not None
+    own = login.key is not None and login.known_hosts is not None
     patience: dict[str, Any] = {"banner_timeout": timeout_s, "auth_timeout": timeout_s}
     connection = fabric.Connection(
-        node.address,
-        user=node.ssh_user,
-        port=node.ssh_port,
+        login.address,
+        user=login.user,
+        port=login.port,
+        gateway=way,
         config=fabric.Config(overrides={"load_ssh_configs": not own}),
         connect_timeout=timeout_s,
-        connect_kwargs=patience | _credentials(node.ssh_key),
+        connect_kwargs=patience | _credentials(login.key),
     )
-    connection.client.set_missing_host_key_policy(paramiko.RejectPolicy())
+    connection.client.set_missing_host_key_policy(checking(login, where, trusts))
     try:
-        connection.client.load_system_host_keys(str(node.known_hosts) if node.known_hosts else None)
+        _load_known(connection.client, login, trusts)
         connection.open()
-    except (OSError, EOFError, paramiko.SSHException) as error:
+        check_named(login, connection.transport.get_remote_server_key())
+    except (OSError, EOFError, paramiko.SSHException, UnknownKeyError, WrongKeyError) as error:
         connection.close()
-        raise _explained(node, error, timeout_s) from None
+        raise _explained(login, where, error, timeout_s) from None
     return connection
+
+
+def _load_known(client: Any, login: Login, trusts: Trusts) -> None:
+    """The host keys that are known. Their file may be made at the first contact, where one is possible."""
+    first = bool(login.fingerprints) or trusts is not nobody
+    if login.known_hosts is None:
+        client.load_system_host_keys(None)
+    elif login.known_hosts.exists() or not first:
+        client.load_system_host_keys(str(login.known_hosts))
 
 
 def _credentials(key: Path | None) -> dict[str, Any]:
@@ -61,19 +104,18 @@ def _credentials(key: Path | None) -> dict[str, Any]:
     return {"pkey": loaded, "allow_agent": False, "look_for_keys": False}
 
 
-def _explained(node: Node, error: Exception, timeout_s: float) -> ConnectError:
+def _explained(login: Login, where: str, error: Exception, timeout_s: float) -> ConnectError:
     import paramiko
     from paramiko.ssh_exception import NoValidConnectionsError
 
-    where = f"{node.name} at {node.address}:{node.ssh_port}"
-    if isinstance(error, paramiko.BadHostKeyException):
-        return ConnectError(
-            "host_key", f"{where} has another SSH host key than the one recorded", "is it another machine?"
-        )
     no_key = isinstance(error, paramiko.SSHException) and "No authentication methods" in str(error)
+    if isinstance(error, (UnknownKeyError, WrongKeyError, paramiko.BadHostKeyException)):
+        return _about_the_key(login, where, error)
     if isinstance(error, paramiko.AuthenticationException) or no_key:
+        return ConnectError("login", f"{where} does not let {login.user} in: {error}", "is the key the right one?")
+    if isinstance(error, paramiko.ChannelException):
         return ConnectError(
-            "login", f"{where} does not let {node.ssh_user} in: {error}", "is the key the right one?"
+            "unreachable", f"{where} cannot be reached from its jump host: {error}", "is the address right there?"
         )
     if isinstance(error, TimeoutError):
         return ConnectError(
@@ -81,16 +123,36 @@ def _explained(node: Node, error: Exception, timeout_s: float) -> ConnectError:
         )
     if isinstance(error, (NoValidConnectionsError, ConnectionRefusedError)):
         return ConnectError("refused", f"{where}: no SSH server listens there", "is the node up?")
-    if isinstance(error, paramiko.SSHException) and "not found in known_hosts" in str(error):
-        file = node.known_hosts or "~/.ssh/known_hosts"
-        return ConnectError(
-            "host_key", f"the SSH host key of {where} is not known", f"add it to {file} after checking it"
-        )
     if isinstance(error, (paramiko.SSHException, EOFError)):
         return ConnectError(
             "closed", f"SSH to {where} failed: {error or 'it hung up'}", "is the node still booting?"
         )
     reason = getattr(error, "strerror", None) or str(error)
-    if isinstance(error, FileNotFoundError):
+    if isinstance(error, (FileNotFoundError, PermissionError)):
         return ConnectError("host_key", f"SSH to {where}: {error.filename} cannot be read: {reason}")
     return ConnectError("unreachable", f"{where} cannot be reached: {reason}", "is the address right?")
+
+
+def _about_the_key(login: Login, where: str, error: Any) -> ConnectError:
+    """What to tell about a host key, with the fingerprints that people compare."""
+    shown, file = printable(error.key), file_of(login)
+    if isinstance(error, UnknownKeyError):
+        return ConnectError(
+            "host_key",
+            f"the SSH host key of {where} is not known: it shows {shown}",
+            f'on that host: ssh-keygen -lf /etc/ssh/ssh_host_*_key.pub; if it is the same: fingerprint = "'
+            f'{error.key.fingerprint}" in the inventory, or add the key to {file}',
+        )
+    if isinstance(error, WrongKeyError):
+        return ConnectError(
+            "host_key",
+            f"{where} has another SSH host key than the inventory names: it shows {shown}, "
+            f"named is {', '.join(login.fingerprints)}",
+            "is it another machine? if it was installed anew: correct fingerprint in the inventory",
+        )
+    return ConnectError(
+        "host_key",
+        f"{where} has another SSH host key than the one recorded: it shows {shown}, "
+        f"recorded is {printable(error.expected_key)}",
+        f"is it another machine? if it was installed anew: ssh-keygen -R '{name_in_file(login)}' -f {file}",
+    )

@@ -16,6 +16,7 @@ from google.protobuf.message import Message
 
 from labctl.errors import LabctlError
 from labctl.lab.model import Node
+from labctl.transport import sudo
 from labctl.transport.base import (
     AgentFailedError,
     ClosingTransport,
@@ -23,7 +24,7 @@ from labctl.transport.base import (
     NoAnswerError,
     answered_error,
 )
-from labctl.transport.login import log_in
+from labctl.transport.login import log_in, log_out
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.methods import Method, find_method
 
@@ -42,7 +43,8 @@ class SshTransport(ClosingTransport):
     """A login on one node, made when first used and kept until :meth:`close`.
 
     The host key must be known beforehand, and the agent is told which node we mean, so that a request never
-    reaches another machine. A user other than root needs `sudo -n` for the agent's program.
+    reaches another machine. A user other than root needs sudo for the agent's program: with the password that the
+    inventory refers to, or without one.
     """
 
     def __init__(self, node: Node, agent: tuple[str, ...] = (AGENT,)) -> None:
@@ -63,8 +65,8 @@ class SshTransport(ClosingTransport):
         finally:
             status, complaint = _ended(channel)
         if not line:
-            raise self._no_answer(method, status, complaint)
-        return self._parsed(found, line)
+            raise no_answer(self.node, method, status, complaint)
+        return parsed(self.node, found, line)
 
     def watch(self, request: pb.WatchRequest) -> Generator[pb.Injection]:
         found = find_method("Watch")
@@ -73,7 +75,7 @@ class SshTransport(ClosingTransport):
         try:
             for line in _lines(channel, None):
                 got += 1
-                message = self._parsed(found, line)
+                message = parsed(self.node, found, line)
                 assert isinstance(message, pb.Injection)
                 yield message
         except TimeoutError:
@@ -81,29 +83,41 @@ class SshTransport(ClosingTransport):
         finally:
             status, complaint = _ended(channel)
         if not got:
-            raise self._no_answer("Watch", status, complaint)
+            raise no_answer(self.node, "Watch", status, complaint)
 
     def close(self) -> None:
         if self._login is not None:
-            self._login.close()
+            log_out(self._login)
             self._login = None
 
     def command(self, method: str) -> tuple[str, ...]:
         """What is run on the node for a method of the contract."""
-        sudo = () if self.node.ssh_user == "root" else ("sudo", "-n", "--")
-        return (*sudo, *self._agent, "call", method, "--node", self.node.name)
+        plain = (*self._agent, "call", method, "--node", self.node.name)
+        if self.node.ssh_user == "root":
+            return plain
+        return sudo.with_password(plain) if self._has_password else (*sudo.WITHOUT, *plain)
+
+    @property
+    def _has_password(self) -> bool:
+        return bool(self.node.sudo_password_env or self.node.sudo_password_file)
+
+    def _lead(self) -> bytes:
+        """What goes before the request. Raises :class:`labctl.errors.UsageError`."""
+        password = sudo.referred(self.node) if self.node.ssh_user != "root" else None
+        return sudo.lead(password) if password else b""
 
     def _run(self, method: Method, request: Message, deadline: float) -> Channel:
         from paramiko import SSHException
 
         command = self.command(method.name)
+        lead = self._lead()
         body = json_format.MessageToJson(request, preserving_proto_field_name=True, indent=None)
         for again in (True, False):
             login = self._connected(deadline)
             try:
                 channel: Channel = login.transport.open_session(timeout=max(0.1, deadline - time.monotonic()))
                 channel.exec_command(shlex.join(command))
-                channel.sendall(body.encode())
+                channel.sendall(lead + body.encode())
                 channel.shutdown_write()
                 return channel
             except (SSHException, OSError, EOFError) as error:  # EOFError: paramiko could not write to the socket
@@ -118,36 +132,41 @@ class SshTransport(ClosingTransport):
             self._login = log_in(self.node, max(0.1, min(CONNECT_TIMEOUT_S, deadline - time.monotonic())))
         return self._login
 
-    def _parsed(self, method: Method, line: bytes) -> Message:
-        try:
-            data: Any = json.loads(line)
-            if "error" in data:
-                raise answered_error(self.node.name, json_format.ParseDict(data["error"], pb.Error()))
-            return json_format.ParseDict(data["reply"], method.reply(), ignore_unknown_fields=True)
-        except (ValueError, KeyError, TypeError, json_format.ParseError):
-            text = line[:80].decode(errors="replace").strip()
-            raise AgentFailedError(
-                "internal",
-                f"{self.node.name}: {method.name} was answered by {text!r}",
-                "is another program talking?",
-            ) from None
 
-    def _no_answer(self, method: str, status: int, complaint: str) -> LabctlError:
-        name = self.node.name
-        if status == NOT_RUNNING:
-            return ConnectError(
-                "not_running", f"{name}: {complaint}", "on the node: systemctl status groundfault-agent"
-            )
-        if status == NOT_FOUND:
-            return ConnectError(
-                "not_running", f"{name} has no agent: {complaint}", "labctl node install puts one there"
-            )
-        if complaint.startswith("sudo:"):
-            hint = f"{self.node.ssh_user} needs to run {self._agent[0]} with sudo and without a password"
-            return ConnectError("login", f"{name}: {complaint}", hint)
-        if status < 0:
-            return NoAnswerError(f"{name}: SSH was lost during {method}", "its agent may have done it")
-        return AgentFailedError("internal", f"{name}: {method} ended with status {status}: {complaint}")
+def parsed(node: Node, method: Method, line: bytes) -> Message:
+    """The reply in a line of `node-agent call`. Raises what the agent answered instead."""
+    try:
+        data: Any = json.loads(line)
+        if "error" in data:
+            raise answered_error(node.name, json_format.ParseDict(data["error"], pb.Error()))
+        return json_format.ParseDict(data["reply"], method.reply(), ignore_unknown_fields=True)
+    except (ValueError, KeyError, TypeError, json_format.ParseError):
+        text = line[:80].decode(errors="replace").strip()
+        raise AgentFailedError(
+            "internal",
+            f"{node.name}: {method.name} was answered by {text!r}",
+            "is another program talking?",
+        ) from None
+
+
+def no_answer(node: Node, method: str, status: int, complaint: str) -> LabctlError:
+    """What it means that `node-agent call` ended so without an answer."""
+    name = node.name
+    if status == NOT_RUNNING:
+        return ConnectError(
+            "not_running", f"{name}: {complaint}", "on the node: systemctl status groundfault-agent"
+        )
+    if status == NOT_FOUND:
+        return ConnectError(
+            "not_running", f"{name} has no agent: {complaint}", "labctl node install puts one there"
+        )
+    if complaint.startswith("sudo:"):
+        hint = f"{node.ssh_user} needs to run {AGENT} with sudo: without a password, or with "
+        hint += "sudo_password_env or sudo_password_file in the inventory"
+        return ConnectError("login", f"{name}: {complaint}", hint)
+    if status < 0:
+        return NoAnswerError(f"{name}: SSH was lost during {method}", "its agent may have done it")
+    return AgentFailedError("internal", f"{name}: {method} ended with status {status}: {complaint}")
 
 
 def _lines(channel: Channel, deadline: float | None) -> Iterator[bytes]:

@@ -26,6 +26,7 @@ from labctl.power.model import PowerState
 from labctl.progress import Progress, Task
 from labctl.transport.base import ClosingTransport, ConnectError, Kind, NoAnswerError, answered_error
 from labctl.transport.client import AgentClient
+from labctl.transport.host_keys import Trusts, nobody
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.convert import error_message
 from node_agent.errors import AgentError
@@ -165,6 +166,7 @@ class World:
     labs: dict[str, Provider] = field(default_factory=dict)
     injectors: dict[str, ToyInjector] = field(default_factory=dict)
     below: dict[str, HardwareInjector] = field(default_factory=dict)
+    logins: dict[str, Remote] = field(default_factory=dict)
     down: dict[str, str] = field(default_factory=dict)
     trouble: Before = lambda node, method: None
     executed: list[Sequence[str]] = field(default_factory=list)
@@ -228,9 +230,10 @@ class World:
         return self.checks
 
     @contextmanager
-    def remote(self, node: Node) -> Iterator[Remote]:
-        raise LabError(f"{node.name} has no SSH")
-        yield
+    def remote(self, node: Node, trusts: Trusts = nobody) -> Iterator[Remote]:
+        if node.name not in self.logins:
+            raise LabError(f"{node.name} has no SSH")
+        yield self.logins[node.name]
 
     def execute(self, argv: Sequence[str]) -> int:
         self.executed.append(argv)

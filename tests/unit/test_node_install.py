@@ -18,10 +18,25 @@ from labctl.lab.answering import make_answering
 from labctl.lab.install import Machine, install, obstacles, remove
 from labctl.lab.model import Node
 from labctl.lab.remote import Output
+from labctl.lab.root import Root
 from labctl.transport.base import ConnectError, Transport
 from tests.unit.cli_world import DirectTransport
 
 NODE = Node(name="db1", address="db1.example")
+
+
+class ToyRunning:
+    """What holds the lock of a node."""
+
+    def __init__(self, node: ToyNode | None, said: str) -> None:
+        self._node, self._said = node, said
+
+    def line(self, timeout_s: float = 1.0) -> str:
+        return self._said
+
+    def end(self) -> None:
+        if self._node:
+            self._node.holder = None
 
 
 class ToyNode:
@@ -34,6 +49,9 @@ class ToyNode:
         self.units: list[str] = []
         self.disks: list[str] = []
         self.lost_at = -1
+        self.holder: str | None = None
+        self.found: dict[str, object] = {}
+        """What a look finds besides."""
         for directory in ("opt", "etc/systemd/system", "var/lib", "run"):
             (root / directory).mkdir(parents=True, exist_ok=True)
 
@@ -57,6 +75,15 @@ class ToyNode:
         answer = getattr(self, "_" + words[0].rsplit("/", 1)[-1])(words[1:], stdin)
         return answer if isinstance(answer, Output) else Output(0, "", "")
 
+    def start(self, argv: Sequence[str], first: bytes = b"") -> ToyRunning:
+        if len(self.ran) == self.lost_at:
+            raise LabError(f"{self.node.name}: the SSH connection broke")
+        self.ran.append(tuple(argv))
+        if self.holder is None and self.python:
+            self.holder = argv[-1]
+            return ToyRunning(self, "held")
+        return ToyRunning(None, f"busy {self.holder}" if self.python else "")
+
     def _id(self, words: list[str], stdin: object) -> Output:
         return Output(0, self.uid, "")
 
@@ -74,7 +101,7 @@ class ToyNode:
         kept = sorted(f"{at.CONFIG}/{p.name}" for p in config.iterdir()) if config.is_dir() else []
         present = [p for p in at.OWNED if self.path(p).exists()]
         data = {"python": self.python, "arch": "x86_64", "systemd": True, "free_mib": 4000, "present": present,
-                "live": live, "kept": kept, "disks": self.disks}  # fmt: skip
+                "live": live, "kept": kept, "disks": self.disks, **self.found}  # fmt: skip
         return Output(0, json.dumps(data), "")
 
     def _rm(self, words: list[str], stdin: object) -> None:
@@ -133,6 +160,9 @@ class ToyAgent:
             raise LabError("db1: the agent does not answer")
         return self.ids
 
+    def recover(self) -> Sequence[str]:
+        return self.heal()
+
     def heal(self) -> Sequence[str]:
         self.live()
         self.ids = ()
@@ -151,6 +181,7 @@ class Rig:
         self.node, self.agent = ToyNode(directory / "node"), ToyAgent()
         self.directory = directory
         self.waited: list[str] = []
+        self.mute = ""
 
     def bundle(self, version: str) -> Path:
         path = self.directory / f"{version}.tar.gz"
@@ -161,7 +192,7 @@ class Rig:
                 archive.addfile(entry, io.BytesIO(version.encode()))
         return path
 
-    def install(self, version: str = "one") -> None:
+    def install(self, version: str = "one", **options: bool) -> None:
         def bundler(*, python_version: str, arch: str) -> Path:
             assert (python_version, arch) == ("3.13", "x86_64")
             return self.bundle(version)
@@ -169,11 +200,17 @@ class Rig:
         def files() -> Mapping[str, bytes]:
             return {"ca.pem": b"ca", "node.pem": b"cert", "node.key": b"key"}
 
-        install(self.node, files=files, bundler=bundler, agent=self.agent,
-                ready=lambda node: self.waited.append(node.name), task=Quiet())  # fmt: skip
+        install(Root(self.node), files=files, bundler=bundler, agent=self.agent, ready=self.ready, task=Quiet(),
+                who="alice@desk", **options)  # fmt: skip
+
+    def ready(self, node: Node) -> None:
+        """The wait for the agent: fails with what `mute` says."""
+        self.waited.append(node.name)
+        if self.mute:
+            raise LabError(self.mute)
 
     def remove(self) -> tuple[str, ...] | None:
-        return remove(self.node, self.agent, Quiet())
+        return remove(Root(self.node), self.agent, Quiet(), who="alice@desk")
 
 
 @pytest.fixture

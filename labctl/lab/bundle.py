@@ -31,6 +31,9 @@ sys.path.insert(0, "/opt/groundfault/lib")
 from node_agent.main import main
 sys.exit(main())
 """
+LOCK = Path(__file__).with_name("node-packages.lock")
+"""Every package that a node gets, pinned by hash: `scripts/lock-node-packages` writes it."""
+
 _KEPT = 12
 _LOCK_S = 900.0
 
@@ -41,7 +44,13 @@ def _digest(*parts: str) -> str:
 
 def packages_key(python_version: str, arch: str) -> str:
     """The key of the third-party packages."""
-    return _digest("1", python_version, arch, *code.node_requirements())
+    return _digest("2", python_version, arch, LOCK.read_text())
+
+
+def pip_target(python_version: str, arch: str) -> tuple[str, ...]:
+    """pip's options for wheels that are for a node and not for this machine."""
+    platforms = (f"--platform={tag}_{arch}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014"))
+    return (f"--python-version={python_version}", "--implementation=cp", *platforms)
 
 
 def bundle_key(python_version: str = PYTHON_VERSION, arch: str = "x86_64") -> str:
@@ -85,12 +94,11 @@ def _packages(python_version: str, arch: str, progress: Progress) -> Path:
         os.utime(target)
         return target
     directory.mkdir(parents=True, exist_ok=True)
-    platforms = [f"--platform={tag}_{arch}" for tag in ("manylinux_2_28", "manylinux_2_17", "manylinux2014")]
     with progress.task("downloading the agent's packages"), scratch(directory) as work:
         pip = (sys.executable, "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary=:all:")
-        where = (f"--target={work / 'lib'}", f"--python-version={python_version}", *platforms)
+        where = (f"--target={work / 'lib'}", *pip_target(python_version, arch))
         run(
-            (*pip, *where, *code.node_requirements()),
+            (*pip, *where, "--require-hashes", "--no-deps", f"--requirement={LOCK}"),
             f"downloading the agent's packages for Python {python_version}",
             timeout=600,
         )

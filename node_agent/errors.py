@@ -64,3 +64,9 @@ class StuckError(AgentError):
     """Something could not be undone; the message says what is left."""
 
     code = "stuck"
+
+
+class RevokedError(AgentError):
+    """The caller's certificate is let in no more. Nothing was changed."""
+
+    code = "revoked"

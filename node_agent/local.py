@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import pwd
 import select
 import socket
 import struct
@@ -27,8 +28,10 @@ from google.protobuf.message import Message
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.convert import error_message
 from node_agent.api.methods import find_method
-from node_agent.errors import AgentError, ConflictError, Refusal
+from node_agent.caller import Caller
+from node_agent.errors import AgentError, ConflictError, Refusal, UnsupportedError
 from node_agent.service import Service
+from node_agent.version import CONTRACT, VERSION
 
 log = logging.getLogger(__name__)
 
@@ -110,11 +113,18 @@ class LocalServer:
             data = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise Refusal(f"the request is not JSON: {error}", field="request") from None
-        if not isinstance(data, dict) or not set(data) <= {"method", "node", "request"}:
+        if not isinstance(data, dict) or not set(data) <= {"method", "node", "contract", "request"}:
             raise Refusal("the request is not understood", allowed='{"method": …, "node": …, "request": {…}}')
         node = data.get("node", self._service.node)
         if node != self._service.node:
             raise ConflictError(f"this node is {self._service.node}, not {node}", field="node")
+        contract = data.get("contract", CONTRACT)
+        if contract != CONTRACT:
+            raise UnsupportedError(
+                f"the agent (version {VERSION}) speaks contract {CONTRACT}, not {contract}",
+                field="contract",
+                allowed=f"labctl node install {self._service.node}, or the labctl of its version",
+            )
         method = find_method(str(data.get("method", "")))
         try:
             return method.name, json_format.ParseDict(data.get("request", {}), method.request())
@@ -171,10 +181,25 @@ def _let_go(connection: socket.socket) -> None:
                 return
 
 
-def _caller(connection: socket.socket) -> str:
+def _caller(connection: socket.socket) -> Caller:
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", raw)
-    return f"uid {uid} pid {pid}"
+    return Caller(f"{_user(uid, pid)} by SSH", f"uid {uid} pid {pid}")
+
+
+def _user(uid: int, pid: int) -> str:
+    """Who became root by sudo, or the name of the user. Only root can open the socket, so it is not made up."""
+    try:
+        environment = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:  # it has ended already
+        environment = []
+    by_sudo = [line.partition(b"=")[2] for line in environment if line.startswith(b"SUDO_USER=")]
+    if by_sudo:
+        return by_sudo[0].decode(errors="replace")
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return f"uid {uid}"
 
 
 def _reply_line(message: Message) -> bytes:

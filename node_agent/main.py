@@ -16,12 +16,12 @@ CALL_TIMEOUT_S = 600.0
 OK, REFUSED, USAGE, NOT_RUNNING = 0, 1, 64, 70
 
 HELP = """usage: node-agent serve [--config DIR] [--state DIR] [--run DIR] [--listen ADDRESS:PORT]
-       node-agent call METHOD [--node NAME] [--socket PATH]   request as JSON on standard input
+       node-agent call METHOD [--node NAME] [--contract N] [--socket PATH]   request as JSON on standard input
        node-agent disks [--state DIR]   bring up the disks that labctl node prepare-disk prepared
        node-agent version"""
 
 _OPTIONS = {
-    "call": ("node", "socket"),
+    "call": ("node", "contract", "socket"),
     "serve": ("config", "state", "run", "listen"),
     "disks": ("state",),
 }
@@ -43,7 +43,7 @@ def main() -> int:
     if wrong or command not in _OPTIONS or len(rest) != (command == "call"):
         return _fail(USAGE, wrong + "\n" + HELP if wrong else HELP)
     if command == "call":
-        return call(rest[0], options.get("node", ""), options.get("socket", SOCKET))
+        return call(rest[0], options.get("node", ""), options.get("socket", SOCKET), options.get("contract", ""))
     if command == "disks":
         from node_agent.prepare.boot import bring_up_at_boot
 
@@ -53,16 +53,19 @@ def main() -> int:
     return serve(options)
 
 
-def call(method: str, node: str, path: str) -> int:
+def call(method: str, node: str, path: str, contract: str = "") -> int:
     """Pass the request on standard input to the agent, and its answer to standard output."""
     import socket
 
     words = (method, node.replace("-", "").replace(".", ""))
+    if contract and not contract.isdecimal():
+        return _fail(USAGE, f"not a number of a contract: {contract!r}")
     if not all(word.isascii() and (word.isalnum() or not word) for word in words) or not method:
         return _fail(USAGE, f"not a method or a node: {method!r} {node!r}")
     # A raw line feed is only ever white space in JSON. The agent does the parsing.
     request = sys.stdin.buffer.read().replace(b"\n", b" ").strip() or b"{}"
-    head = f'{{"method":"{method}",' + (f'"node":"{node}",' if node else "") + '"request":'
+    head = f'{{"method":"{method}",' + (f'"node":"{node}",' if node else "")
+    head += (f'"contract":{int(contract)},' if contract else "") + '"request":'
     answered, line = OK, b""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as channel:

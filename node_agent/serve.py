@@ -66,6 +66,8 @@ def serve(options: Mapping[str, str], make_host: Callable[[], Host] | None = Non
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, end)
     try:
+        if make_host is None:
+            _refuse_others_than_root(os.geteuid())
         node = _node_name(settings.config / "node")
         with _only_one(settings.state):
             _run(node, settings, make_host or _real_host, ended)
@@ -83,16 +85,20 @@ def _run(node: str, settings: Settings, make_host: Callable[[], Host], ended: th
     for view in injector.start():
         log.warning("injection %s of an earlier process: %s %s", view.id, view.state, "; ".join(view.residue))
     # Only now the imports that take long on a slow machine: recovery comes first.
+    from node_agent.audit import AuditLog
     from node_agent.prepare.disks import Preparer
     from node_agent.service import Service
 
     preparer = Preparer(host, settings.state, lambda: [view.id for view in injector.injections()])
-    service = Service(injector, host, node, preparer=preparer)
+    audit = AuditLog(settings.state / "audit", host.boot_id(), host.boottime)
+    service = Service(injector, host, node, preparer=preparer, audit=audit)
     with ExitStack() as edges:
         edges.callback(_recover_all, injector)
         edges.enter_context(_edges(service, settings))
         edges.enter_context(_ticking(injector))
         notify_systemd("READY=1")
+        audit.event("start", {"version": VERSION, "node": node})
+        edges.callback(audit.event, "end", {})
         log.info("node-agent %s serves node %s", VERSION, node)
         threading.Thread(target=_probe, args=(injector,), name="probe", daemon=True).start()
         ended.wait()
@@ -122,7 +128,9 @@ def _edges(service: Service, settings: Settings) -> Iterator[None]:
             started.callback(local.stop)
             tls = TlsFiles.read(settings.config / "tls")
             if tls:
-                server, port = start_server(service, tls, settings.listen or DEFAULT_LISTEN)
+                server, port = start_server(
+                    service, tls, settings.listen or DEFAULT_LISTEN, settings.config / "tls"
+                )
                 started.callback(lambda: server.stop(GRACE_S).wait(2 * GRACE_S))
                 log.info("listening for gRPC on port %d", port)
             else:
@@ -178,6 +186,14 @@ def _real_host() -> Host:
     from node_agent.host.real import RealHost
 
     return RealHost()
+
+
+def _refuse_others_than_root(uid: int) -> None:
+    if uid != 0:
+        raise _CannotServe(
+            f"the agent has to run as root and runs as user {uid}: what it plants and takes back belongs to the "
+            "kernel; start it by its unit: systemctl start groundfault-agent"
+        )
 
 
 def _node_name(path: Path) -> str:

@@ -7,6 +7,7 @@ client it turns away.
 
 from __future__ import annotations
 
+import logging
 import ssl
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,8 +22,13 @@ from google.protobuf.message import Message
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.convert import error_message
 from node_agent.api.methods import ERROR_METADATA, METHODS, SERVICE, Method
-from node_agent.errors import AgentError
+from node_agent.caller import Caller
+from node_agent.errors import AgentError, RevokedError
+from node_agent.revoked import FILE as REVOKED
+from node_agent.revoked import Revoked
 from node_agent.service import Service
+
+log = logging.getLogger(__name__)
 
 DEFAULT_LISTEN = "[::]:7443"
 """All addresses, IPv4 too. Where the kernel has no IPv6, gRPC listens on 0.0.0.0 instead."""
@@ -37,6 +43,7 @@ _STATUS = {
     "conflict": grpc.StatusCode.ABORTED,
     "unsupported": grpc.StatusCode.FAILED_PRECONDITION,
     "stopped": grpc.StatusCode.FAILED_PRECONDITION,
+    "revoked": grpc.StatusCode.PERMISSION_DENIED,
 }
 """Everything else is INTERNAL. The code that counts is the one in the metadata."""
 
@@ -82,18 +89,66 @@ class TlsFiles:
         return files
 
 
-def start_server(service: Service, tls: TlsFiles, listen: str = DEFAULT_LISTEN) -> tuple[grpc.Server, int]:
+def _never() -> None:
+    """For certificates that nobody renews."""
+
+
+class Renewed:
+    """The certificates in a directory, as they are at each handshake.
+
+    A change counts when all files fit together again; until then, and where they never do, the ones before go on.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen = self._look()
+
+    def _look(self) -> tuple[tuple[int, ...], ...]:
+        found = []
+        for name in ("ca.pem", "node.pem", "node.key"):
+            try:
+                now = (self._directory / name).stat()
+            except OSError:
+                return ()
+            found.append((now.st_mtime_ns, now.st_size, now.st_ino))
+        return tuple(found)
+
+    def __call__(self) -> Any:
+        """What gRPC asks at each handshake: new certificates, or None where nothing is new."""
+        now = self._look()
+        if not now or now == self._seen:
+            return None
+        try:
+            tls = TlsFiles.read(self._directory)
+        except (OSError, ValueError) as error:
+            log.warning("new certificates are not taken yet: %s", error)
+            return None
+        self._seen = now
+        log.info("new certificates are in use")
+        return _configuration(tls) if tls else None
+
+
+def _configuration(tls: TlsFiles) -> Any:
+    return grpc.ssl_server_certificate_configuration([(tls.key, tls.certificate)], root_certificates=tls.authority)
+
+
+def start_server(
+    service: Service, tls: TlsFiles, listen: str = DEFAULT_LISTEN, directory: Path | None = None
+) -> tuple[grpc.Server, int]:
     """Listen and serve; returns the server and its port. Raises OSError where the address cannot be bound.
 
+    `directory`: where `tls` came from, and new certificates and the list of those revoked will be found.
     There are as many threads as requests are let in, so a request never waits for another's thread; one more is
     answered RESOURCE_EXHAUSTED. Watching is bounded further by the service, so recovery always gets through.
     """
     threads = ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="grpc")
     server = grpc.server(threads, options=_OPTIONS, maximum_concurrent_rpcs=MAX_REQUESTS)
-    handlers = {name: _handler(service, method) for name, method in METHODS.items()}
+    door = _Door(service, Revoked(directory / REVOKED) if directory else None)
+    handlers = {name: _handler(door, method) for name, method in METHODS.items()}
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE.full_name, handlers),))
-    credentials = grpc.ssl_server_credentials(
-        [(tls.key, tls.certificate)], root_certificates=tls.authority, require_client_auth=True
+    renewed: Callable[[], Any] = Renewed(directory) if directory else _never
+    credentials = grpc.dynamic_ssl_server_credentials(
+        _configuration(tls), renewed, require_client_authentication=True
     )
     try:
         port = server.add_secure_port(listen, credentials)
@@ -104,16 +159,38 @@ def start_server(service: Service, tls: TlsFiles, listen: str = DEFAULT_LISTEN) 
     return server, port
 
 
-def _handler(service: Service, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
+class _Door:
+    """Who is let in to the service."""
+
+    def __init__(self, service: Service, revoked: Revoked | None) -> None:
+        self.service, self._revoked = service, revoked
+
+    def let_in(self, context: grpc.ServicerContext) -> Caller:
+        """Raises :class:`RevokedError`."""
+        said = cast("Mapping[str, Iterable[bytes]]", context.auth_context())
+        name = b",".join(said.get("x509_common_name", ())).decode(errors="replace") or "nobody"
+        caller = Caller(name, str(context.peer()))
+        if self._revoked is not None:
+            try:
+                self._revoked.check(b"".join(said.get("x509_pem_cert", ())))
+            except RevokedError as error:
+                self.service.audit.turned_away(caller, error.message)
+                log.warning("%s is turned away: %s", caller, error.message)
+                raise
+        return caller
+
+
+def _handler(door: _Door, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
     def one(request: Message, context: grpc.ServicerContext) -> Message:
         try:
-            return service.call(method.name, request, _caller(context))
+            return door.service.call(method.name, request, door.let_in(context))
         except AgentError as error:
             _abort(context, error)
 
     def many(request: Message, context: grpc.ServicerContext) -> Iterator[Message]:
         try:
-            yield from service.watch(cast("pb.WatchRequest", request), _caller(context), _until_gone(context))
+            caller = door.let_in(context)
+            yield from door.service.watch(cast("pb.WatchRequest", request), caller, _until_gone(context))
         except AgentError as error:
             _abort(context, error)
 
@@ -131,12 +208,6 @@ def _until_gone(context: grpc.ServicerContext) -> Callable[[float], bool]:
     if not context.add_callback(gone.set):
         gone.set()
     return gone.wait
-
-
-def _caller(context: grpc.ServicerContext) -> str:
-    names = cast("Mapping[str, Iterable[bytes]]", context.auth_context()).get("x509_common_name", ())
-    name = b",".join(names).decode(errors="replace") or "nobody"
-    return f"{name} at {context.peer()}"
 
 
 def _abort(context: grpc.ServicerContext, error: AgentError) -> NoReturn:

@@ -19,6 +19,8 @@ from node_agent import signs
 from node_agent.api import agent_pb2 as pb
 from node_agent.api import convert
 from node_agent.api.methods import find_method
+from node_agent.audit import AuditLog, NoAudit
+from node_agent.caller import Caller
 from node_agent.errors import (
     AgentError,
     ConflictError,
@@ -40,6 +42,7 @@ from node_agent.residue import Difference
 log = logging.getLogger(__name__)
 
 MAX_WATCHERS = 8
+AUDIT_ENTRIES, MAX_AUDIT_ENTRIES = 100, 2000
 WATCH_INTERVAL_S = (0.2, 60.0)
 CLOCK_BOUNDS_UNIX_S = (1577836800.0, 4102444800.0)
 """From 2020 to 2100: a clock outside breaks more than the lab."""
@@ -75,9 +78,11 @@ class Service:
         host: Host,
         node: str,
         clock: Callable[[], float] = time.time,
+        *,
         preparer: Preparer | None = None,
+        audit: AuditLog | NoAudit | None = None,
     ) -> None:
-        self._preparer = preparer
+        self._preparer, self.audit = preparer, audit or NoAudit()
         self._injector, self._host, self.node, self._clock = injector, host, node, clock
         self._forestalled = Forestalled(host.boottime)
         self._closing = threading.Event()
@@ -95,22 +100,23 @@ class Service:
             "Observe": self._observe,
             "PrepareDisk": self._prepare_disk,
             "RepairDisk": self._repair_disk,
+            "Audit": self._audit,
         }
 
     def close(self) -> None:
         """Plant nothing more and end all watching, because the agent is about to go."""
         self._closing.set()
 
-    def call(self, method: str, request: Message, caller: str) -> Message:
+    def call(self, method: str, request: Message, caller: Caller) -> Message:
         """Answer one request. Raises :class:`AgentError`, never anything else."""
         handler = self._handlers.get(find_method(method).name)
         if handler is None:
             raise Refusal(f"{method} answers with a stream", field="method")
-        with _one_log_line(method, request, caller):
+        with self.audit.request(method, request, caller), _one_log_line(method, request, caller):
             return handler(request)
 
     def watch(
-        self, request: pb.WatchRequest, caller: str, wait: Callable[[float], bool]
+        self, request: pb.WatchRequest, caller: Caller, wait: Callable[[float], bool]
     ) -> Iterator[pb.Injection]:
         """An injection now and at each interval until it has ended.
 
@@ -229,6 +235,10 @@ class Service:
         repair = self._injector.repair_disk(request.id, request.disk)
         return pb.RepairDiskReply(done=repair.done, lost=repair.lost)
 
+    def _audit(self, request: pb.AuditRequest) -> Message:
+        limit = min(request.limit or AUDIT_ENTRIES, MAX_AUDIT_ENTRIES)
+        return convert.audit_message(*self.audit.read(request.after, limit))
+
 
 def _watch_interval(interval_s: float) -> float:
     low, high = WATCH_INTERVAL_S
@@ -242,7 +252,7 @@ def _watch_interval(interval_s: float) -> float:
 
 
 @contextmanager
-def _one_log_line(method: str, request: Message, caller: str) -> Iterator[None]:
+def _one_log_line(method: str, request: Message, caller: Caller) -> Iterator[None]:
     """Log who asked what and how it ended; turn a bug into an :class:`AgentError`."""
     began = time.monotonic()
     ids = _ids_of(request)

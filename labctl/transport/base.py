@@ -98,4 +98,8 @@ def answered_error(node: str, error: pb.Error) -> LabctlError:
             return AgentFailedError(
                 error.code, message, error.allowed or "labctl stop --clear allows faults again"
             )
+        case "revoked":
+            return ConnectError(
+                "client_refused", f"{node} refuses our certificate: {error.message}", error.allowed
+            )
     return AgentFailedError(error.code or "internal", message, error.allowed)

@@ -14,7 +14,7 @@ from labctl.errors import LIES, LabctlError, LabError, NodeDirtyError
 from labctl.transport.base import NEVER_ASKED, AgentFailedError, ConnectError, NoAnswerError, Transport
 from node_agent.api import agent_pb2 as pb
 from node_agent.api import convert
-from node_agent.api.views import ClockChange, InjectionList, NodeFacts, PlanView, ProbeReport
+from node_agent.api.views import AuditReport, ClockChange, InjectionList, NodeFacts, PlanView, ProbeReport
 from node_agent.host.mounting import Repair
 from node_agent.injection import ENDED, InjectionView
 from node_agent.prepare.messages import PrepareResult, request_message, result_of
@@ -25,6 +25,7 @@ from node_agent.version import CONTRACT
 
 Stop = Literal["keep", "set", "clear"]
 Reply = TypeVar("Reply", bound=Message)
+View = TypeVar("View")
 
 QUICK_S = 15.0
 CHANGE_S = 180.0
@@ -56,7 +57,9 @@ class AgentClient:
 
     def facts(self, timeout_s: float = QUICK_S) -> NodeFacts:
         """Who it is. Raises :class:`LabError` where that is another node, or it speaks another contract."""
-        facts = convert.node_facts(self._ask("Facts", pb.FactsRequest(), pb.FactsReply, timeout_s))
+        facts = self._understood(
+            convert.node_facts, self._ask("Facts", pb.FactsRequest(), pb.FactsReply, timeout_s)
+        )
         if facts.node != self.node_name:
             raise LabError(f"what answers as {self.node_name} is node {facts.node}", "is the address right?")
         if facts.contract != CONTRACT:
@@ -69,14 +72,16 @@ class AgentClient:
 
     def probe(self, again: bool = False, timeout_s: float = PROBE_S) -> ProbeReport:
         """What the node's kernel can do; `again` tries it all anew."""
-        return convert.probe_report(self._ask("Probe", pb.ProbeRequest(again=again), pb.ProbeReply, timeout_s))
+        return self._understood(
+            convert.probe_report, self._ask("Probe", pb.ProbeRequest(again=again), pb.ProbeReply, timeout_s)
+        )
 
     def plan(
         self, injection_id: str, fault: str, parameters: Mapping[str, Any], timeout_s: float = CHANGE_S
     ) -> PlanView:
         """What :meth:`apply` would do now."""
         request = pb.PlanRequest(id=injection_id, fault=fault, parameters_json=json.dumps(dict(parameters)))
-        return convert.plan_view(self._ask("Plan", request, pb.PlanReply, timeout_s))
+        return self._understood(convert.plan_view, self._ask("Plan", request, pb.PlanReply, timeout_s))
 
     def apply(
         self,
@@ -92,7 +97,8 @@ class AgentClient:
         )
         try:
             return self._own(
-                convert.injection_view(self._ask("Apply", request, pb.Injection, timeout_s)), [injection_id]
+                self._understood(convert.injection_view, self._ask("Apply", request, pb.Injection, timeout_s)),
+                [injection_id],
             )
         except (NoAnswerError, ConnectError) as lost:
             if isinstance(lost, ConnectError) and lost.cause in NEVER_ASKED:
@@ -102,7 +108,7 @@ class AgentClient:
     def extend(self, injection_id: str, lease_s: float, timeout_s: float = QUICK_S) -> InjectionView:
         """A new lease for an active injection, counted from now."""
         request = pb.ExtendRequest(id=injection_id, lease_s=lease_s)
-        return convert.injection_view(self._ask("Extend", request, pb.Injection, timeout_s))
+        return self._understood(convert.injection_view, self._ask("Extend", request, pb.Injection, timeout_s))
 
     def recover(
         self,
@@ -117,7 +123,7 @@ class AgentClient:
         once more in the list of the agent.
         """
         request = pb.RecoverRequest(ids=ids, all=everything, stop=stop.upper())
-        found = convert.injection_list(self._ask("Recover", request, pb.RecoverReply, timeout_s))
+        found = self._understood(convert.injection_list, self._ask("Recover", request, pb.RecoverReply, timeout_s))
         for one in found.injections:
             self._own(one, ids)
         self._refuse_lies(found.injections)
@@ -128,7 +134,7 @@ class AgentClient:
     def list(self, ended: bool = False, ids: tuple[str, ...] = (), timeout_s: float = QUICK_S) -> InjectionList:
         """Injections with evidence read now; `ended` adds those that are over, `ids` picks."""
         request = pb.ListRequest(ended=ended, ids=ids)
-        found = convert.injection_list(self._ask("List", request, pb.ListReply, timeout_s))
+        found = self._understood(convert.injection_list, self._ask("List", request, pb.ListReply, timeout_s))
         for one in found.injections:
             self._own(one, ids)
         return found
@@ -138,11 +144,13 @@ class AgentClient:
         request = pb.WatchRequest(id=injection_id, interval_s=interval_s)
         with closing(self._transport.watch(request)) as messages:
             for message in messages:
-                yield convert.injection_view(message)
+                yield self._understood(convert.injection_view, message)
 
     def residue(self, timeout_s: float = 60.0) -> tuple[Difference, ...]:
         """What differs from before the first live injection."""
-        return convert.residue_entries(self._ask("Residue", pb.ResidueRequest(), pb.ResidueReply, timeout_s))
+        return self._understood(
+            convert.residue_entries, self._ask("Residue", pb.ResidueRequest(), pb.ResidueReply, timeout_s)
+        )
 
     def set_clock(self, unix_s: float, timeout_s: float = QUICK_S) -> ClockChange:
         """Set the node's wall clock."""
@@ -160,6 +168,11 @@ class AgentClient:
         reply = self._ask("Observe", request, pb.ObserveReply, timeout_s)
         return json.loads(reply.mark_json), convert.signs_seen(reply.signs)
 
+    def audit(self, after: int = 0, limit: int = 0, timeout_s: float = QUICK_S) -> AuditReport:
+        """Who asked it for changes: the newest `limit` requests (0: 100) with a number beyond `after`."""
+        request = pb.AuditRequest(after=after, limit=limit)
+        return self._understood(convert.audit_report, self._ask("Audit", request, pb.AuditReply, timeout_s))
+
     def prepare_disk(self, request: Request, timeout_s: float = FORMAT_S) -> PrepareResult:
         """Put a disk under device mapper, take it away again, or see what there is."""
         message = request_message(request)
@@ -173,6 +186,17 @@ class AgentClient:
         request = pb.RepairDiskRequest(id=injection_id, disk=disk)
         reply = self._ask("RepairDisk", request, pb.RepairDiskReply, timeout_s)
         return Repair(tuple(reply.done), tuple(reply.lost))
+
+    def _understood(self, convert_it: Callable[[Reply], View], message: Reply) -> View:
+        """An answer as a value. Raises :class:`LabError` where this version does not know the words in it."""
+        try:
+            return convert_it(message)
+        except ValueError as error:  # also pydantic's
+            what = str(error).splitlines()[0]
+            raise LabError(
+                f"{self.node_name}: this labctl does not understand its agent's answer: {what}",
+                f"is the agent newer? labctl node install {self.node_name} puts this version there",
+            ) from None
 
     def _refuse_lies(self, told: Sequence[InjectionView]) -> None:
         """Raises :class:`LabError` where what it says is recovered stands in its own list as live."""

@@ -41,7 +41,7 @@ class FactsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class FactsReply(_message.Message):
-    __slots__ = ("node", "kernel", "boot_id", "os", "python", "agent_version", "contract", "cpus", "memory_mib", "clock_unix_s", "boottime_s", "stopped")
+    __slots__ = ("node", "kernel", "boot_id", "os", "python", "agent_version", "contract", "cpus", "memory_mib", "clock_unix_s", "boottime_s", "stopped", "machine")
     NODE_FIELD_NUMBER: _ClassVar[int]
     KERNEL_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
@@ -54,6 +54,7 @@ class FactsReply(_message.Message):
     CLOCK_UNIX_S_FIELD_NUMBER: _ClassVar[int]
     BOOTTIME_S_FIELD_NUMBER: _ClassVar[int]
     STOPPED_FIELD_NUMBER: _ClassVar[int]
+    MACHINE_FIELD_NUMBER: _ClassVar[int]
     node: str
     kernel: str
     boot_id: str
@@ -66,7 +67,8 @@ class FactsReply(_message.Message):
     clock_unix_s: float
     boottime_s: float
     stopped: bool
-    def __init__(self, node: _Optional[str] = ..., kernel: _Optional[str] = ..., boot_id: _Optional[str] = ..., os: _Optional[str] = ..., python: _Optional[str] = ..., agent_version: _Optional[str] = ..., contract: _Optional[int] = ..., cpus: _Optional[int] = ..., memory_mib: _Optional[int] = ..., clock_unix_s: _Optional[float] = ..., boottime_s: _Optional[float] = ..., stopped: _Optional[bool] = ...) -> None: ...
+    machine: str
+    def __init__(self, node: _Optional[str] = ..., kernel: _Optional[str] = ..., boot_id: _Optional[str] = ..., os: _Optional[str] = ..., python: _Optional[str] = ..., agent_version: _Optional[str] = ..., contract: _Optional[int] = ..., cpus: _Optional[int] = ..., memory_mib: _Optional[int] = ..., clock_unix_s: _Optional[float] = ..., boottime_s: _Optional[float] = ..., stopped: _Optional[bool] = ..., machine: _Optional[str] = ...) -> None: ...
 
 class ProbeRequest(_message.Message):
     __slots__ = ("again",)
@@ -459,3 +461,47 @@ class RepairDiskReply(_message.Message):
     done: _containers.RepeatedScalarFieldContainer[str]
     lost: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, done: _Optional[_Iterable[str]] = ..., lost: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class AuditRequest(_message.Message):
+    __slots__ = ("after", "limit")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    LIMIT_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    limit: int
+    def __init__(self, after: _Optional[int] = ..., limit: _Optional[int] = ...) -> None: ...
+
+class AuditEntry(_message.Message):
+    __slots__ = ("number", "time_unix_s", "boot_id", "boottime_s", "who", "where", "method", "what_json", "result", "message", "took_s")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    TIME_UNIX_S_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    BOOTTIME_S_FIELD_NUMBER: _ClassVar[int]
+    WHO_FIELD_NUMBER: _ClassVar[int]
+    WHERE_FIELD_NUMBER: _ClassVar[int]
+    METHOD_FIELD_NUMBER: _ClassVar[int]
+    WHAT_JSON_FIELD_NUMBER: _ClassVar[int]
+    RESULT_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    TOOK_S_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    time_unix_s: float
+    boot_id: str
+    boottime_s: float
+    who: str
+    where: str
+    method: str
+    what_json: str
+    result: str
+    message: str
+    took_s: float
+    def __init__(self, number: _Optional[int] = ..., time_unix_s: _Optional[float] = ..., boot_id: _Optional[str] = ..., boottime_s: _Optional[float] = ..., who: _Optional[str] = ..., where: _Optional[str] = ..., method: _Optional[str] = ..., what_json: _Optional[str] = ..., result: _Optional[str] = ..., message: _Optional[str] = ..., took_s: _Optional[float] = ...) -> None: ...
+
+class AuditReply(_message.Message):
+    __slots__ = ("entries", "oldest", "problems")
+    ENTRIES_FIELD_NUMBER: _ClassVar[int]
+    OLDEST_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
+    entries: _containers.RepeatedCompositeFieldContainer[AuditEntry]
+    oldest: int
+    problems: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, entries: _Optional[_Iterable[_Union[AuditEntry, _Mapping]]] = ..., oldest: _Optional[int] = ..., problems: _Optional[_Iterable[str]] = ...) -> None: ...

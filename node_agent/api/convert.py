@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.views import (
+    AuditEntry,
+    AuditReport,
     ClockChange,
     FaultSupport,
     InjectionList,
@@ -16,6 +19,7 @@ from node_agent.api.views import (
     ProbeReport,
     StepView,
 )
+from node_agent.audit import Entry
 from node_agent.content import shown
 from node_agent.errors import AgentError, Refusal
 from node_agent.fault import Capability, Evidence, Facts, Hit, Missing
@@ -52,6 +56,18 @@ def facts_message(facts: Facts, *, clock_unix_s: float, boottime_s: float, stopp
         clock_unix_s=clock_unix_s,
         boottime_s=boottime_s,
         stopped=stopped,
+        machine=platform.machine(),
+    )
+
+
+def audit_message(entries: Iterable[Entry], oldest: int, problems: Iterable[str]) -> pb.AuditReply:
+    return pb.AuditReply(
+        entries=[
+            pb.AuditEntry(**{k: v for k, v in vars(e).items() if k != "what"}, what_json=json.dumps(e.what))
+            for e in entries
+        ],
+        oldest=oldest,
+        problems=problems,
     )
 
 
@@ -268,6 +284,18 @@ def residue_entries(message: pb.ResidueReply) -> tuple[Difference, ...]:
             foreign=e.foreign,
         )
         for e in message.entries
+    )
+
+
+def audit_report(message: pb.AuditReply) -> AuditReport:
+    names = [name for name in AuditEntry.model_fields if name != "what"]
+    return AuditReport(
+        entries=tuple(
+            AuditEntry(what=_object(e.what_json), **{name: getattr(e, name) for name in names})
+            for e in message.entries
+        ),
+        oldest=message.oldest,
+        problems=tuple(message.problems),
     )
 
 

@@ -30,6 +30,8 @@ class NodeFacts(_View):
     clock_unix_s: float
     boottime_s: float
     stopped: bool
+    machine: str = ""
+    """The machine type, such as x86_64; empty where an older agent does not say."""
 
 
 class FaultSupport(_View):
@@ -79,6 +81,30 @@ class InjectionList(_View):
 
     injections: tuple[InjectionView, ...]
     stopped: bool
+
+
+class AuditEntry(_View):
+    """One request that an agent was asked for a change. `result` is empty where the agent ended before it did."""
+
+    number: int
+    time_unix_s: float
+    boot_id: str
+    boottime_s: float
+    who: str
+    where: str
+    method: str
+    what: Mapping[str, Any]
+    result: str
+    message: str
+    took_s: float
+
+
+class AuditReport(_View):
+    """The newest requests, oldest first; the number of the oldest that is kept; where the log is damaged."""
+
+    entries: tuple[AuditEntry, ...]
+    oldest: int
+    problems: tuple[str, ...]
 
 
 class ClockChange(_View):

@@ -29,6 +29,7 @@ from labctl.transport.client import AgentClient
 from labctl.transport.host_keys import Trusts, nobody
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.convert import error_message
+from node_agent.caller import Caller
 from node_agent.errors import AgentError
 from node_agent.service import Service
 from tests.contract.simulated import SimulatedHost, fresh_kernel
@@ -47,14 +48,14 @@ class DirectTransport(ClosingTransport):
     def call(self, method: str, request: Message, timeout_s: float) -> Message:
         self._before(self.node.name, method)
         try:
-            return self._service.call(method, request, "test")
+            return self._service.call(method, request, Caller("test"))
         except AgentError as error:
             raise answered_error(self.node.name, error_message(error)) from None
 
     def watch(self, request: pb.WatchRequest) -> Generator[pb.Injection]:
         self._before(self.node.name, "Watch")
         try:
-            yield from self._service.watch(request, "test", lambda seconds: False)
+            yield from self._service.watch(request, Caller("test"), lambda seconds: False)
         except AgentError as error:
             raise answered_error(self.node.name, error_message(error)) from None
 

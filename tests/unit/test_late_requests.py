@@ -16,6 +16,7 @@ from labctl.transport.client import AgentClient
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.convert import injection_message
 from node_agent.api.methods import find_method
+from node_agent.caller import Caller
 from node_agent.errors import ConflictError, NotFoundError
 from node_agent.forestalled import KEPT_S, Forestalled
 from node_agent.injection import InjectionView
@@ -25,7 +26,7 @@ from tests.unit.test_transport_client import Script, listed
 
 
 def ask(agent: FakeAgent, method: str, **fields: Any) -> Any:
-    return agent.service.call(method, find_method(method).request(**fields), "test")
+    return agent.service.call(method, find_method(method).request(**fields), Caller("test"))
 
 
 class Strict(FakeInjector):

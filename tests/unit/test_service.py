@@ -10,6 +10,7 @@ import pytest
 from node_agent.api import agent_pb2 as pb
 from node_agent.api import convert
 from node_agent.api.methods import METHODS, find_method
+from node_agent.caller import Caller
 from node_agent.errors import (
     AgentError,
     ConflictError,
@@ -32,7 +33,7 @@ def agent() -> FakeAgent:
 
 
 def ask(agent: FakeAgent, method: str, **fields: Any) -> Any:
-    return agent.service.call(method, find_method(method).request(**fields), "test")
+    return agent.service.call(method, find_method(method).request(**fields), Caller("test"))
 
 
 def test_every_method_of_the_contract_is_served(agent: FakeAgent) -> None:
@@ -186,13 +187,13 @@ def test_one_log_line_says_who_what_and_how(agent: FakeAgent, caplog: pytest.Log
 
 def test_unknown_method(agent: FakeAgent) -> None:
     with pytest.raises(NotFoundError, match="there is no method 'Destroy'") as unknown:
-        agent.service.call("Destroy", pb.FactsRequest(), "test")
+        agent.service.call("Destroy", pb.FactsRequest(), Caller("test"))
     assert "Apply" in unknown.value.allowed
 
 
 def test_watch_ends_with_the_injection(agent: FakeAgent) -> None:
     agent.injector.live["inj-1"] = view("inj-1")
-    answers = agent.service.watch(pb.WatchRequest(id="inj-1", interval_s=0.2), "test", lambda s: False)
+    answers = agent.service.watch(pb.WatchRequest(id="inj-1", interval_s=0.2), Caller("test"), lambda s: False)
     assert next(answers).state == pb.ACTIVE
     agent.injector.recover(None, "expired")
     assert [a.state for a in answers] == [pb.RECOVERED]
@@ -201,14 +202,16 @@ def test_watch_ends_with_the_injection(agent: FakeAgent) -> None:
 def test_watch_ends_when_the_client_leaves(agent: FakeAgent) -> None:
     agent.injector.live["inj-1"] = view("inj-1")
     leaving = iter([True])
-    answers = agent.service.watch(pb.WatchRequest(id="inj-1"), "test", lambda s: next(leaving))
+    answers = agent.service.watch(pb.WatchRequest(id="inj-1"), Caller("test"), lambda s: next(leaving))
     assert len(list(answers)) == 1
 
 
 @pytest.mark.parametrize("interval_s", [0.01, -1.0, 3600.0, float("nan")])
 def test_watch_interval_is_bounded(agent: FakeAgent, interval_s: float) -> None:
     with pytest.raises(Refusal, match="interval_s"):
-        next(agent.service.watch(pb.WatchRequest(id="inj-1", interval_s=interval_s), "test", lambda s: True))
+        next(
+            agent.service.watch(pb.WatchRequest(id="inj-1", interval_s=interval_s), Caller("test"), lambda s: True)
+        )
 
 
 def test_watchers_are_bounded_and_give_their_place_back(agent: FakeAgent) -> None:
@@ -216,7 +219,7 @@ def test_watchers_are_bounded_and_give_their_place_back(agent: FakeAgent) -> Non
     request = pb.WatchRequest(id="inj-1")
 
     def watch() -> Any:
-        return agent.service.watch(request, "test", lambda s: True)
+        return agent.service.watch(request, Caller("test"), lambda s: True)
 
     watching = [watch() for _ in range(MAX_WATCHERS)]
     for one in watching:
@@ -226,7 +229,7 @@ def test_watchers_are_bounded_and_give_their_place_back(agent: FakeAgent) -> Non
     watching[0].close()
     assert next(watch()).id == "inj-1"
     with pytest.raises(NotFoundError):
-        next(agent.service.watch(pb.WatchRequest(id="inj-9"), "test", lambda s: True))
+        next(agent.service.watch(pb.WatchRequest(id="inj-9"), Caller("test"), lambda s: True))
 
 
 def test_an_agent_that_ends_plants_nothing_but_recovers(agent: FakeAgent) -> None:

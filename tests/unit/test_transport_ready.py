@@ -17,6 +17,7 @@ from labctl.transport.base import ClosingTransport, ConnectError, NoAnswerError
 from labctl.transport.grpc import GrpcTransport
 from labctl.transport.ready import make_ready
 from node_agent.api import agent_pb2 as pb
+from node_agent.caller import Caller
 from node_agent.server import TlsFiles, start_server
 from tests.unit.agents import FakeAgent
 
@@ -48,7 +49,7 @@ class Direct(ClosingTransport):
         if self.failures:
             raise self.failures.pop(0)
         self.asked.append(method)
-        return self.agent.service.call(method, request, "test")
+        return self.agent.service.call(method, request, Caller("test"))
 
     def watch(self, request: pb.WatchRequest) -> Generator[pb.Injection]:
         raise NotImplementedError

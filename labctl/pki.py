@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from labctl.errors import LabError
+from labctl.lab.files import write_atomic
 
 SERVICE_NAME = "node.groundfault"
 """The name every node's certificate carries beside its own."""
@@ -30,6 +31,11 @@ BACKDATED = dt.timedelta(days=2)
 LIFETIME = dt.timedelta(days=3653)
 
 _FILES = ("ca.pem", "ca.key", "client.pem", "client.key")
+_NEEDED = ("ca.pem", "client.pem", "client.key")
+"""What an operator has who may command the nodes, and not name other operators."""
+
+DEFAULT_OPERATOR = "labctl"
+OPERATOR_NAME = r"^[a-z0-9][a-z0-9_.-]{0,31}$"
 
 
 def node_id(node: str, lab: str) -> str:
@@ -40,55 +46,51 @@ def node_id(node: str, lab: str) -> str:
 class LabAuthority:
     """The authority of one lab, kept in a directory that only its owner can read."""
 
-    def __init__(self, directory: Path, key: ec.EllipticCurvePrivateKey, certificate: x509.Certificate) -> None:
+    def __init__(
+        self, directory: Path, key: ec.EllipticCurvePrivateKey | None, certificate: x509.Certificate
+    ) -> None:
         self.directory = directory
         self._key, self._certificate = key, certificate
 
     @classmethod
-    def create(cls, directory: Path, lab: str, now: dt.datetime | None = None) -> Self:
-        """Make a new authority, all files at once or none. Raises :class:`LabError` where there is one already."""
+    def create(
+        cls, directory: Path, lab: str, now: dt.datetime | None = None, operator: str = DEFAULT_OPERATOR
+    ) -> Self:
+        """Make a new authority, all files at once or none. Raises :class:`LabError` where there is one already.
+
+        `operator`: the name in the certificate that this machine shows to agents.
+        """
         now = now or _now()
         key, name = _new_key(), _authority_name(lab)
         certificate = _sign_authority(key, name, now - BACKDATED, now + LIFETIME)
         authority = cls(directory, key, certificate)
-        client_certificate, client_key = authority.issue_client(now - BACKDATED, now + LIFETIME)
+        client_certificate, client_key = authority.issue_client(now - BACKDATED, now + LIFETIME, operator)
         contents = (_pem(certificate), _key_pem(key), client_certificate, client_key)
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        # mkdtemp gives mode 0700, and the rename makes all files appear at once.
-        fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
-        try:
-            for file, content in zip(_FILES, contents, strict=True):
-                _write_new(fresh / file, content)
-            fresh.rename(directory)
-        except OSError as error:
-            shutil.rmtree(fresh)
-            raise LabError(
-                f"cannot write the lab's certificates to {directory}: {error.strerror}",
-                "destroy the lab that holds them first, or choose another name",
-            ) from None
+        write_all(directory, dict(zip(_FILES, contents, strict=True)))
         return authority
 
     @classmethod
     def load(cls, directory: Path) -> Self:
         """Read the authority back. Raises :class:`LabError` where it is absent or unreadable."""
         try:
-            missing = [name for name in _FILES if not (directory / name).is_file()]
+            missing = [name for name in _NEEDED if not (directory / name).is_file()]
             if missing:
                 raise ValueError(f"{missing[0]} is missing")
-            key = serialization.load_pem_private_key((directory / "ca.key").read_bytes(), None)
+            own = directory / "ca.key"
+            key = serialization.load_pem_private_key(own.read_bytes(), None) if own.is_file() else None
             certificate = x509.load_pem_x509_certificate((directory / "ca.pem").read_bytes())
         except (OSError, ValueError) as error:
             raise LabError(
                 f"cannot read the lab's certificates in {directory}: {error}", "has the lab been brought up?"
             ) from None
-        if not isinstance(key, ec.EllipticCurvePrivateKey):
+        if key is not None and not isinstance(key, ec.EllipticCurvePrivateKey):
             raise LabError(f"{directory / 'ca.key'} is not a key that labctl made")
         return cls(directory, key, certificate)
 
     @classmethod
-    def ensure(cls, directory: Path, lab: str) -> Self:
+    def ensure(cls, directory: Path, lab: str, operator: str = DEFAULT_OPERATOR) -> Self:
         """Load the authority, or create it where there is none."""
-        return cls.load(directory) if directory.is_dir() else cls.create(directory, lab)
+        return cls.load(directory) if directory.is_dir() else cls.create(directory, lab, operator=operator)
 
     @property
     def lab(self) -> str:
@@ -99,6 +101,25 @@ class LabAuthority:
     def lab_id(self) -> str:
         """The random id that tells this lab from others of its name."""
         return _attribute(self._certificate.subject, NameOID.SERIAL_NUMBER)
+
+    @property
+    def may_issue(self) -> bool:
+        """Whether this machine has the authority's key: an operator who was let in has not."""
+        return self._key is not None
+
+    @property
+    def certificate(self) -> x509.Certificate:
+        """The authority's own."""
+        return self._certificate
+
+    def client_certificate(self) -> x509.Certificate:
+        """What this machine shows to agents, as it is now."""
+        return x509.load_pem_x509_certificate(self.client_certificate_file.read_bytes())
+
+    def replace_client(self, certificate: bytes, key: bytes) -> None:
+        """Show another certificate from now on. The key first: a pair that does not fit is refused at once."""
+        write_atomic(self.client_key_file, key)
+        write_atomic(self.client_certificate_file, certificate)
 
     @property
     def ca_file(self) -> Path:
@@ -126,10 +147,13 @@ class LabAuthority:
         return {"ca.pem": _pem(self._certificate), "node.pem": certificate, "node.key": key}
 
     def issue_client(
-        self, not_before: dt.datetime | None = None, not_after: dt.datetime | None = None
+        self,
+        not_before: dt.datetime | None = None,
+        not_after: dt.datetime | None = None,
+        name: str = DEFAULT_OPERATOR,
     ) -> tuple[bytes, bytes]:
         """A fresh client certificate and its key, in PEM. The one that labctl uses is in the directory."""
-        return self._issue("labctl", (), ExtendedKeyUsageOID.CLIENT_AUTH, not_before, not_after)
+        return self._issue(name, (), ExtendedKeyUsageOID.CLIENT_AUTH, not_before, not_after)
 
     def _issue(
         self,
@@ -139,6 +163,11 @@ class LabAuthority:
         not_before: dt.datetime | None,
         not_after: dt.datetime | None,
     ) -> tuple[bytes, bytes]:
+        if self._key is None:
+            raise LabError(
+                f"this machine may command lab {self.lab}, and not make certificates for it",
+                "who keeps the lab does: labctl operator add, labctl node install",
+            )
         key = _new_key()
         builder = (
             x509.CertificateBuilder()
@@ -160,6 +189,33 @@ class LabAuthority:
                 x509.SubjectAlternativeName([x509.DNSName(n) for n in dns]), critical=False
             )
         return _pem(builder.sign(self._key, hashes.SHA256())), _key_pem(key)
+
+
+def write_all(directory: Path, files: Mapping[str, bytes]) -> None:
+    """Make a directory of private files, all at once. Raises :class:`LabError` where it is there already."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    # mkdtemp gives mode 0700, and the rename makes all files appear at once.
+    fresh = Path(tempfile.mkdtemp(prefix=f".{directory.name}.", dir=directory.parent))
+    try:
+        for file, content in files.items():
+            _write_new(fresh / file, content)
+        fresh.rename(directory)
+    except OSError as error:
+        shutil.rmtree(fresh)
+        raise LabError(
+            f"cannot write the lab's certificates to {directory}: {error.strerror}",
+            "destroy the lab that holds them first, or choose another name",
+        ) from None
+
+
+def fingerprint(certificate: x509.Certificate) -> str:
+    """The SHA-256 of a certificate: what an agent knows a revoked one by."""
+    return certificate.fingerprint(hashes.SHA256()).hex()
+
+
+def common_name(certificate: x509.Certificate) -> str:
+    """The name of an operator in a certificate."""
+    return _attribute(certificate.subject, NameOID.COMMON_NAME)
 
 
 def describe_issuer(certificate: x509.Certificate) -> str:

@@ -176,7 +176,20 @@ def reset(session: Session) -> int:
     """Take all nodes back to the golden snapshot: memory and disks."""
     provider = session.provider()
     provider.reset(session.tools.ready(session.lab), session.progress)
+    _tell_again(session)
     return show_status(session, provider.status())
+
+
+def _tell_again(session: Session) -> None:
+    """Snapshots know nothing of who was let in no more since."""
+    from labctl import operators
+    from labctl.cli.operator import tell
+
+    if not (session.tools.pki_dir(session.lab) / operators.FILE).exists():
+        return
+    register = operators.read(session.tools.authority(session.lab))
+    if register.revoked_list():
+        tell(session, register.model_copy(update={"pushed": {}}), session.nodes())
 
 
 @click.command("down", cls=LabCommand)

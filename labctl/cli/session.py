@@ -30,6 +30,8 @@ if TYPE_CHECKING:  # gRPC and cryptography are for commands that talk to nodes, 
     from contextlib import AbstractContextManager
     from pathlib import Path
 
+    from cryptography.x509 import Certificate
+
     from labctl.hardware.injector import HardwareInjector
     from labctl.hardware.keeper import Keeper
     from labctl.lab.remote import Remote
@@ -55,6 +57,12 @@ class Tools(Protocol):
     def create_lab(self, name: str, kind: str) -> Provider: ...
     def authority(self, lab: str) -> LabAuthority:
         """The lab's certificate authority. Raises :class:`labctl.errors.LabError` where it has none."""
+
+    def pki_dir(self, lab: str) -> Path:
+        """Where the certificates of a lab are kept, whether it is there yet or not."""
+
+    def certificate(self, lab: str, node: Node) -> Certificate | None:
+        """The certificate that a node's agent shows now; None where it cannot be seen from here."""
 
     def transport(self, lab: str, node: Node, kind: Kind) -> Transport: ...
     def ready(self, lab: str) -> Ready:
@@ -97,6 +105,7 @@ class Session:
     _provider: Provider | None = field(default=None, init=False)
     _agents: dict[str, AgentClient] = field(default_factory=dict, init=False)
     _keepers: dict[str, Keeper] = field(default_factory=dict, init=False)
+    _asking: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
     _passwords: dict[str, str] = field(default_factory=dict, init=False, repr=False)
     _open: ExitStack = field(default_factory=ExitStack, init=False)
 
@@ -185,10 +194,11 @@ class Session:
 
     def password(self, node: Node) -> str | None:
         """Ask for the password that a node's user needs for sudo; once for each user."""
-        if self.can_ask and node.ssh_user not in self._passwords:
-            question = f"password for sudo of {node.ssh_user} on {node.name}"
-            self._passwords[node.ssh_user] = click.prompt(question, hide_input=True, err=True)
-        return self._passwords.get(node.ssh_user)
+        with self._asking:
+            if self.can_ask and node.ssh_user not in self._passwords:
+                question = f"password for sudo of {node.ssh_user} on {node.name}"
+                self._passwords[node.ssh_user] = click.prompt(question, hide_input=True, err=True)
+            return self._passwords.get(node.ssh_user)
 
     @property
     def width(self) -> int:

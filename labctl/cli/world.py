@@ -18,6 +18,8 @@ from labctl.transport.host_keys import Trusts, nobody
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from cryptography.x509 import Certificate
+
     from labctl.hardware.injector import HardwareInjector
     from labctl.lab.remote import Remote
     from labctl.lab.selfcheck import Check
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from labctl.transport.client import AgentClient
 
 T = TypeVar("T")
+
+CERTIFICATE_TIMEOUT_S = 5.0
 
 READY_TIMEOUT_S = 600.0
 """How long a node may take to boot and probe its kernel: three emulated ones at once are slow."""
@@ -63,10 +67,19 @@ class RealTools:
         return store.create_lab(name, kind)
 
     def authority(self, lab: str) -> LabAuthority:
-        from labctl.lab import store
         from labctl.pki import LabAuthority
 
-        return LabAuthority.load(store.lab_dir(lab) / "pki")
+        return LabAuthority.load(self.pki_dir(lab))
+
+    def pki_dir(self, lab: str) -> Path:
+        from labctl.lab import store
+
+        return store.lab_dir(lab) / "pki"
+
+    def certificate(self, lab: str, node: Node) -> Certificate | None:
+        from labctl.transport.diagnose import shown_certificate
+
+        return shown_certificate(node, self.authority(lab), CERTIFICATE_TIMEOUT_S)
 
     def transport(self, lab: str, node: Node, kind: Kind) -> Transport:
         from labctl.transport.connect import connect, credentials_of

@@ -61,9 +61,10 @@ class SshLab:
 
     def set_hosts(self, nodes: Sequence[Node]) -> None:
         """These are the nodes from now on. Makes the lab, and its certificates, where they are not there yet."""
+        from labctl.operators import own_name
         from labctl.pki import LabAuthority
 
-        LabAuthority.ensure(self._directory / "pki", self.name)
+        LabAuthority.ensure(self._directory / "pki", self.name, operator=own_name())
         record = {"provider": self.kind, "nodes": [node.model_dump(mode="json") for node in nodes]}
         write_atomic(self._directory / RECORD, json.dumps(record, indent=2).encode())
 

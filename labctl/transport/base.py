@@ -11,6 +11,7 @@ from google.protobuf.message import Message
 from labctl.errors import LabctlError, LabError, NodeDirtyError, NotThereError, UnsupportedError, UsageError
 from labctl.lab.model import Node
 from node_agent.api import agent_pb2 as pb
+from node_agent.version import CONTRACT
 
 Kind = Literal["grpc", "ssh"]
 
@@ -83,9 +84,19 @@ class ClosingTransport:
         self.close()
 
 
+_OTHER_VERSION = "its agent is older than this labctl: labctl node install puts this version there"
+
+
+def unknown_method(node: str, method: str) -> UnsupportedError:
+    """The agent does not know the method, or nothing of this version of the contract; it has done nothing."""
+    return UnsupportedError(f"{node}: its agent does not know {method} of contract {CONTRACT}", _OTHER_VERSION)
+
+
 def answered_error(node: str, error: pb.Error) -> LabctlError:
     """The error of an agent, as the control side's: bad input, unsupported, a dirty node, or a broken lab."""
     message = f"{node}: {error.message}"
+    if error.code == "not_found" and error.field == "method":
+        return UnsupportedError(message, _OTHER_VERSION)
     match error.code:
         case "refused" | "not_found" | "conflict":
             kind = NotThereError if error.code == "not_found" else UsageError

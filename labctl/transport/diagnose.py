@@ -150,16 +150,24 @@ def _refused(node: Node, authority: LabAuthority, alert: str, node_clock: NodeCl
         return ConnectError(
             "node_clock",
             f"{where} refuses our certificate as {what}: node clock is {told}, the clock here is {_now()}",
-            "labctl --transport ssh gets there; labctl reset sets the clocks of a lab",
+            "labctl --transport ssh gets there; labctl reset sets the clocks of a virtual lab, "
+            "timedatectl that of a real host",
         )
     hint = "was its agent installed for another lab?" if clock else "is its clock far off? SSH cannot tell"
     return ConnectError("client_refused", f"{where} refuses our certificate{alert and ': '}{alert}", hint)
 
 
-def _shown(node: Node, timeout_s: float) -> x509.Certificate | None:
+def shown_certificate(node: Node, authority: LabAuthority, timeout_s: float) -> x509.Certificate | None:
+    """The certificate that a node's agent shows; None where none can be seen from here."""
+    return _shown(node, timeout_s, authority) if node.transport == "grpc" else None
+
+
+def _shown(node: Node, timeout_s: float, authority: LabAuthority | None = None) -> x509.Certificate | None:
     """The certificate the other side shows, verified or not: only to describe what is wrong with it."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
+    if authority is not None:  # so that the agent's log does not tell of a stranger
+        context.load_cert_chain(authority.client_certificate_file, authority.client_key_file)
     context.verify_mode = ssl.CERT_NONE
     context.set_alpn_protocols(["h2"])
     try:

@@ -11,7 +11,13 @@ from google.protobuf.message import Message
 from labctl.errors import LabctlError
 from labctl.lab.model import Node
 from labctl.pki import LabAuthority, node_id
-from labctl.transport.base import AgentFailedError, ClosingTransport, NoAnswerError, answered_error
+from labctl.transport.base import (
+    AgentFailedError,
+    ClosingTransport,
+    NoAnswerError,
+    answered_error,
+    unknown_method,
+)
 from labctl.transport.diagnose import NodeClock, why_not
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.methods import ERROR_METADATA, Method, find_method
@@ -91,6 +97,8 @@ class GrpcTransport(ClosingTransport):
             if key == ERROR_METADATA:
                 return answered_error(self.node.name, pb.Error.FromString(value))
         name, code = self.node.name, error.code()
+        if code == grpc.StatusCode.UNIMPLEMENTED:
+            return unknown_method(name, method)
         if code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
             return AgentFailedError(code.name.lower(), f"{name}: {method}: {error.details()}")
         self._retire()

@@ -27,6 +27,7 @@ from labctl.transport.base import (
 from labctl.transport.login import log_in, log_out
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.methods import Method, find_method
+from node_agent.version import CONTRACT
 
 if TYPE_CHECKING:
     from fabric import Connection
@@ -92,7 +93,9 @@ class SshTransport(ClosingTransport):
 
     def command(self, method: str) -> tuple[str, ...]:
         """What is run on the node for a method of the contract."""
-        plain = (*self._agent, "call", method, "--node", self.node.name)
+        # Agents from before contracts were told over SSH do not know the option, and speak the first.
+        contract = () if CONTRACT == 1 else ("--contract", str(CONTRACT))
+        plain = (*self._agent, "call", method, "--node", self.node.name, *contract)
         if self.node.ssh_user == "root":
             return plain
         return sudo.with_password(plain) if self._has_password else (*sudo.WITHOUT, *plain)

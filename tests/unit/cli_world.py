@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.x509 import Certificate
 from google.protobuf.message import Message
 
 from labctl.cli.main import main
@@ -167,6 +168,7 @@ class World:
     labs: dict[str, Provider] = field(default_factory=dict)
     injectors: dict[str, ToyInjector] = field(default_factory=dict)
     below: dict[str, HardwareInjector] = field(default_factory=dict)
+    certificates: dict[str, Certificate] = field(default_factory=dict)
     logins: dict[str, Remote] = field(default_factory=dict)
     down: dict[str, str] = field(default_factory=dict)
     trouble: Before = lambda node, method: None
@@ -198,8 +200,14 @@ class World:
         self.labs[name] = SshLab(self.directory / name) if kind == "ssh" else ToyLab()
         return self.labs[name]
 
+    def pki_dir(self, lab: str) -> Path:
+        return self.directory / lab / "pki"
+
     def authority(self, lab: str) -> LabAuthority:
-        raise LabError("toys have no certificates")
+        return LabAuthority.load(self.pki_dir(lab))
+
+    def certificate(self, lab: str, node: Node) -> Certificate | None:
+        return self.certificates.get(node.name)
 
     def transport(self, lab: str, node: Node, kind: Kind) -> DirectTransport:
         host = SimulatedHost(fresh_kernel())

@@ -45,7 +45,16 @@ def test_create_never_replaces_an_authority(authority: LabAuthority) -> None:
     assert LabAuthority.ensure(authority.directory, "demo").lab_id == authority.lab_id
 
 
-@pytest.mark.parametrize("lost", ["ca.pem", "ca.key", "client.pem", "client.key"])
+def test_who_has_no_key_of_the_authority_may_command_and_not_issue(tmp_path: Path) -> None:
+    LabAuthority.create(tmp_path / "tls", "demo")
+    (tmp_path / "tls" / "ca.key").unlink()
+    guest = LabAuthority.load(tmp_path / "tls")
+    assert not guest.may_issue and guest.client_files()["client.pem"]
+    with pytest.raises(LabError, match="may command lab demo, and not make certificates"):
+        guest.node_files("w1")
+
+
+@pytest.mark.parametrize("lost", ["ca.pem", "client.pem", "client.key"])
 def test_a_lost_file_is_named(tmp_path: Path, lost: str) -> None:
     LabAuthority.create(tmp_path / "tls", "demo")
     (tmp_path / "tls" / lost).unlink()

@@ -160,8 +160,8 @@ def remove_command(session: Session, node: str) -> None:
 def adopt_command(session: Session, node: str, inventory: Path | None, renew: bool) -> None:
     """Take in a node whose agent another tool has put there, such as a playbook.
 
-    Looks whether program, unit, name and certificates are right, and changes nothing but the list of who is let in no
-    more. Everything that is wrong is told at once.
+    Looks whether program, unit, name and certificates are right, and changes nothing but the list of who is let in
+    no more. Everything that is wrong is told at once.
     """
     from labctl import operators
     from labctl.lab import renewal

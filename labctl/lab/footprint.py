@@ -41,10 +41,10 @@ OWNED = (UNIT_FILE, DISKS_WANTED, DISKS_UNIT, RUN, STATE, TLS, NODE_FILE, STAGIN
 Lines in the journal of systemd are the node's own history and stay."""
 
 SIGNS = frozenset(OWNED) - {TLS, NODE_FILE}
-"""Where one of these is, an agent is or was. Name and certificates may also come from the lab of the node."""
+"""Where one of these is, an agent is or was. Name and certificates may also come from a lab's own image."""
 
 SHARED = (CONFIG,)
 """Removed when nothing is left in it: a lab's own image keeps its network configuration there."""
 
-OF_THE_LAB = (f"{CONFIG}/lab", f"{CONFIG}/network", f"{CONFIG}/data-filesystem")
+OF_THE_LAB = tuple(f"{CONFIG}/{name}" for name in ("lab", "network", "data-filesystem", "identity-installed"))
 """What the image of a virtual lab has there, with or without an agent: nothing that anybody left."""

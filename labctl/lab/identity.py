@@ -106,7 +106,6 @@ def identity_files(
         "etc/hostname": (f"{name}\n".encode(), 0o644),
         "etc/hosts": (_hosts(options.nodes).encode(), 0o644),
         "etc/resolv.conf": (resolver.encode(), 0o644),
-        "etc/groundfault/node": (f"{name}\n".encode(), 0o644),
         "etc/groundfault/lab": (f"{lab}\n".encode(), 0o644),
         "etc/groundfault/network": (_network(index, options.internet).encode(), 0o644),
         "etc/groundfault/data-filesystem": (f"{options.data_filesystem}\n".encode(), 0o644),
@@ -114,6 +113,8 @@ def identity_files(
         "etc/ssh/ssh_host_ed25519_key.pub": (f"{host_key.public}\n".encode(), 0o644),
         "root/.ssh/authorized_keys": (f"{login}\n".encode(), 0o600),
     }
+    if options.agent:
+        files["etc/groundfault/node"] = (f"{name}\n".encode(), 0o644)
     for file, content in tls.items():
         files[f"etc/groundfault/tls/{file}"] = (content, 0o600 if file.endswith(".key") else 0o644)
     return files
@@ -123,7 +124,10 @@ def identity_tar(files: Mapping[str, tuple[bytes, int]]) -> bytes:
     """The archive that a node unpacks over its root."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for directory, mode in (("root/.ssh", 0o700), ("etc/groundfault", 0o755), ("etc/groundfault/tls", 0o700)):
+        directories = {"root/.ssh": 0o700, "etc/groundfault": 0o755}
+        if any(name.startswith("etc/groundfault/tls/") for name in files):
+            directories["etc/groundfault/tls"] = 0o700
+        for directory, mode in directories.items():
             entry = tarfile.TarInfo(directory)
             entry.type, entry.mode = tarfile.DIRTYPE, mode
             tar.addfile(entry)

@@ -106,7 +106,8 @@ def make_nodes(directory: Path, record: Record, image: Image) -> None:
         )
         size = f"{record.options.data_mib}M"
         run(("qemu-img", "create", "-q", "-f", "qcow2", str(at.data_disk), size), "making a data disk", timeout=60)
-        tls = authority.node_files(machine.name)
+        # A bare node is as a machine is that somebody owns: the install brings name and certificates.
+        tls = authority.node_files(machine.name) if record.options.agent else {}
         host_key = identity.kept_key(at.host_key)
         files = identity.identity_files(
             record.name, machine.index, record.options, login=login, host_key=host_key, tls=tls

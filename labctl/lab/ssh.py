@@ -135,7 +135,16 @@ class SshLab:
         """Whether each host's SSH port answers."""
         nodes = self.nodes()
         with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-            return tuple(pool.map(_status, nodes))
+            return tuple(pool.map(self._status, nodes))
+
+    def _status(self, node: Node) -> NodeStatus:
+        if not node.jumps:
+            return _status(node)
+        try:  # its port leads nowhere from here
+            with self._login(node):
+                return NodeStatus(node=node, running=True)
+        except LabctlError as error:
+            return NodeStatus(node=node, running=False, detail=error.message)
 
     def set_labels(self, name: str, labels: Mapping[str, str]) -> None:
         """Not here: the inventory says them, and would say otherwise the next time it is read."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from labctl.errors import LabError
+from labctl.lab import footprint as at
 from labctl.lab import identity, machine, memory, ports
 from labctl.lab.accelerator import Accelerator, accelerator, emulation, trial_argv
 from labctl.lab.machine import Machine, Places
@@ -115,6 +116,14 @@ def test_internet_gives_a_way_out_and_a_resolver() -> None:
     files = identity.identity_files("x", 1, LabOptions(internet=True), login="", host_key=key, tls={})
     assert b"GATEWAY=10.0.2.2\n" in files["etc/groundfault/network"][0]
     assert files["etc/resolv.conf"][0] == b"nameserver 10.0.2.3\n"
+
+
+def test_a_bare_node_has_neither_name_nor_certificates_of_an_agent() -> None:
+    key = identity.new_key()
+    files = identity.identity_files("x", 1, LabOptions(agent=False), login="", host_key=key, tls={})
+    with tarfile.open(fileobj=io.BytesIO(identity.identity_tar(files))) as tar:
+        names = {name for name in tar.getnames() if name.startswith("etc/groundfault/")}
+    assert {f"/{name}" for name in names} == set(at.OF_THE_LAB) - {f"{at.CONFIG}/identity-installed"}
 
 
 def test_a_key_is_kept_and_known_hosts_names_the_port(tmp_path: Path) -> None:

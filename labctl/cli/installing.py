@@ -158,10 +158,11 @@ def remove_command(session: Session, node: str) -> None:
 @click.option("--renew", is_flag=True, help="Give it new certificates where its own are not right.")
 @pass_session
 def adopt_command(session: Session, node: str, inventory: Path | None, renew: bool) -> None:
-    """Take in a node whose agent another tool has put there, such as a playbook.
+    """Take in a node that another tool gave its agent.
 
-    Looks whether program, unit, name and certificates are right, and changes nothing but the list of who is let in
-    no more. Everything that is wrong is told at once.
+    A playbook, say: `labctl node files` and `labctl node bundle` make what it needs. Looks whether program, unit,
+    name and certificates are right, and changes nothing but the list of who is let in no more. Everything that is
+    wrong is told at once.
     """
     from labctl import operators
     from labctl.lab import renewal
@@ -237,9 +238,9 @@ def renew_command(session: Session, names: tuple[str, ...]) -> int:
 )
 @pass_session
 def files_command(session: Session, node: str, out: Path) -> None:
-    """Certificates of a node, for a tool that provisions it: they belong to /etc/groundfault/tls.
+    """Certificates of a node, for a tool that provisions it.
 
-    Then: labctl node adopt.
+    They belong to /etc/groundfault/tls, mode 0600. Then: labctl node adopt.
     """  # fmt: skip
     from labctl.pki import write_all
 
@@ -253,7 +254,10 @@ def files_command(session: Session, node: str, out: Path) -> None:
 @click.option("--arch", type=click.Choice(ARCHITECTURES), default="x86_64", show_default=True, help="Its machine.")
 @pass_session
 def bundle_command(session: Session, python: str, arch: str) -> None:
-    """The agent with its packages as an archive, for a tool that provisions nodes: it unpacks at /."""
+    """The agent with its packages, for a tool that provisions nodes.
+
+    A tar archive that is unpacked at /.
+    """
     from labctl.lab.bundle import build_bundle
 
     made = build_bundle(python, arch, session.progress)

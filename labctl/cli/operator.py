@@ -25,7 +25,7 @@ DAYS = click.IntRange(1, 3650)
 
 @click.group("operator", cls=LabGroup)
 def operator_group() -> None:
-    """Who may command the nodes: certificates for people, and taking them back."""
+    """Who may command the nodes: certificates, and taking them back."""
 
 
 def _now() -> dt.datetime:
@@ -35,7 +35,7 @@ def _now() -> dt.datetime:
 @operator_group.command("list")
 @pass_session
 def list_command(session: Session) -> None:
-    """Every certificate that was given to somebody, and what it is worth."""
+    """Every certificate that was given, and what it is worth."""
     from labctl import operators
     from labctl.pki import fingerprint
 
@@ -104,9 +104,9 @@ def add_command(session: Session, name: str, out: Path, days: int) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE")
 @pass_session
 def use_command(session: Session, file: Path) -> None:
-    """Become the operator whose certificate this is, for a lab that somebody else keeps.
+    """Become an operator of a lab that somebody else keeps.
 
-    Then: labctl up --provider ssh --inventory FILE. Nodes cannot be installed from here.
+    FILE is what labctl operator add wrote there. Then: labctl up --provider ssh --inventory FILE. Nodes cannot be installed from here.
     """
     from labctl import operators
 
@@ -149,7 +149,7 @@ def push_command(session: Session) -> int:
 @click.option("--days", type=DAYS, default=365, show_default=True, help="How long it is valid.")
 @pass_session
 def renew_command(session: Session, days: int) -> int:
-    """Another certificate for this machine; the one of before is revoked."""
+    """Another certificate for this machine, the old one revoked."""
     from labctl import operators
 
     authority = session.tools.authority(session.lab)

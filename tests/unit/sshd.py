@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import paramiko
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
@@ -20,9 +20,17 @@ from labctl.lab.model import Node
 class _Login(paramiko.ServerInterface):
     def __init__(self, server: SshServer) -> None:
         self._server = server
+        self.wanted: dict[int, tuple[str, int]] = {}
+
+    def check_channel_direct_tcpip_request(
+        self, chanid: int, origin: tuple[str, int], destination: tuple[str, int]
+    ) -> int:
+        self._server.led_to.append(destination)
+        self.wanted[chanid] = destination
+        return OPEN_SUCCEEDED
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
-        good = username == "root" and key == self._server.user_key
+        good = username in self._server.users and key == self._server.user_key
         return AUTH_SUCCESSFUL if good else AUTH_FAILED
 
     def get_allowed_auths(self, username: str) -> str:
@@ -37,6 +45,29 @@ class _Login(paramiko.ServerInterface):
         return True
 
 
+def _lead_on(transport: paramiko.Transport, login: _Login) -> None:
+    """Be a jump host: join what was asked for with the channel."""
+    while transport.is_active():
+        channel = transport.accept(1.0)
+        if channel is None or channel.chanid not in login.wanted:
+            continue
+        try:
+            there = socket.create_connection(login.wanted[channel.chanid], 5)
+        except OSError:
+            channel.close()
+            continue
+        for one, other in ((channel, there), (there, channel)):
+            threading.Thread(target=_pass_on, args=(one, other), daemon=True).start()
+
+
+def _pass_on(one: Any, other: Any) -> None:
+    with suppress(OSError, EOFError):
+        while data := one.recv(65536):
+            other.sendall(data)
+    with suppress(OSError, EOFError):
+        other.close()
+
+
 class SshServer:
     """Listens on loopback. `run` takes the place of a command: (argv, stdin) → (status, stdout, stderr)."""
 
@@ -46,6 +77,9 @@ class SshServer:
         self.user_key = paramiko.ECDSAKey.generate()
         self.host_key = paramiko.ECDSAKey.generate()
         self.commands: list[str] = []
+        self.users = ["root"]
+        self.led_to: list[tuple[str, int]] = []
+        """Where others went by way of this server."""
         self._run = run
         self._transports: list[paramiko.Transport] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -98,10 +132,12 @@ class SshServer:
             transport = paramiko.Transport(connection)
             transport.add_server_key(self.host_key)
             self._transports.append(transport)
+            login = _Login(self)
             try:
-                transport.start_server(server=_Login(self))
+                transport.start_server(server=login)
             except (paramiko.SSHException, EOFError):
                 continue
+            threading.Thread(target=_lead_on, args=(transport, login), daemon=True).start()
 
     def __enter__(self) -> Self:
         threading.Thread(target=self._serve, daemon=True).start()

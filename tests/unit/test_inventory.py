@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +13,8 @@ import pytest
 
 from labctl.errors import LabError, UnsupportedError, UsageError
 from labctl.lab.inventory import parse_inventory
-from labctl.lab.model import Node, Provider
+from labctl.lab.model import Login, Node, Provider
+from labctl.lab.openssh import ssh_argv
 from labctl.lab.remote import Output, Remote
 from labctl.lab.ssh import SshLab
 from labctl.pki import LabAuthority
@@ -72,6 +75,159 @@ def test_a_wrong_inventory_names_the_field(text: str, message: str) -> None:
         parse_inventory(text, HOSTS)
     assert str(HOSTS) in caught.value.message
     assert message in caught.value.message
+
+
+WHOLE = """
+ssh_config = "ssh.conf"
+[groups.rack]
+user = "ops"
+jump = "bastion"
+sudo_password_env = "OPS_SUDO"
+labels = { rack = "b2", role = "none" }
+[groups.db]
+user = "postgres"
+agent_port = 7001
+labels = { role = "db" }
+[jumps.bastion]
+address = "bastion.example"
+user = "jumper"
+key = "keys/jump"
+jump = "door"
+[jumps.door]
+address = "door.example"
+port = 222
+fingerprint = "SHA256:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+[nodes.db1]
+address = "10.0.0.1"
+groups = ["db", "rack"]
+labels = { quorum = "pg" }
+[nodes.db2]
+address = "10.0.0.2"
+groups = ["rack"]
+user = "root"
+jump = []
+fingerprint = ["SHA256:BBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBBB"]
+[nodes.db3]
+address = "10.0.0.3"
+jump = "db2"
+transport = "grpc"
+sudo_password_file = "secret"
+"""
+
+
+def test_groups_and_jump_hosts() -> None:
+    one, two, three = parse_inventory(WHOLE, HOSTS)
+    door = Login(address="door.example", port=222, fingerprints=("SHA256:" + 43 * "A",))
+    bastion = Login(address="bastion.example", user="jumper", key=Path("/inv/keys/jump"))
+    assert one.jumps == (door, bastion)
+    assert (one.ssh_user, one.agent_port, one.transport) == ("postgres", 7001, "ssh")
+    assert one.labels == {"rack": "b2", "role": "db", "quorum": "pg"}
+    assert one.sudo_password_env == "OPS_SUDO"
+    assert (two.ssh_user, two.jumps, two.transport) == ("root", (), "grpc")
+    assert two.fingerprints == ("SHA256:" + 43 * "B",)
+    assert three.jumps == (two.login,)
+    assert (three.transport, three.sudo_password_file) == ("grpc", Path("/inv/secret"))
+
+
+SSH_CONFIG = """
+Host *
+  ServerAliveInterval 30
+Host rack-*
+  User ops
+  ProxyJump jumper@bastion:2201
+Host rack-db1
+  HostName 10.1.0.1
+  Port 2222
+  IdentityFile {key}
+  UserKnownHostsFile {known}
+Host bastion
+  HostName bastion.example
+  User nobody
+Host by-program
+  HostName 10.1.0.2
+  ProxyCommand nc %h %p
+Host round
+  HostName 10.1.0.3
+  ProxyJump round
+"""
+
+
+@pytest.fixture
+def ssh_config(tmp_path: Path) -> Path:
+    (tmp_path / "key").touch()
+    file = tmp_path / "ssh.conf"
+    file.write_text(SSH_CONFIG.format(key=tmp_path / "key", known=tmp_path / "known"))
+    return tmp_path
+
+
+def aliased(ssh_config: Path, table: str) -> Node:
+    text = f'ssh_config = "ssh.conf"\n[nodes.a]\n{table}'
+    return parse_inventory(text, ssh_config / "hosts.toml")[0]
+
+
+def test_names_of_the_ssh_configuration(ssh_config: Path) -> None:
+    node = aliased(ssh_config, 'ssh_alias = "rack-db1"')
+    assert (node.address, node.ssh_port, node.ssh_user) == ("10.1.0.1", 2222, "ops")
+    assert (node.ssh_key, node.known_hosts) == (ssh_config / "key", ssh_config / "known")
+    assert node.jumps == (Login(address="bastion.example", port=2201, user="jumper"),)
+    assert node.transport == "ssh"
+    changed = aliased(ssh_config, f'ssh_alias = "rack-db1"\nuser = "root"\nfingerprint = "SHA256:{43 * "C"}"')
+    assert (changed.ssh_user, changed.fingerprints) == ("root", (f"SHA256:{43 * 'C'}",))
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ('ssh_alias = "absent"', "has no host 'absent'"),
+        ('ssh_alias = "by-program"', "is reached by ProxyCommand"),
+        ('ssh_alias = "round"', "the jump hosts of round never end"),
+        ('ssh_alias = "rack-db1"\njump = "b"', "leave out jump and port"),
+        ('ssh_alias = "rack-db1"\naddress = "h"', "address and ssh_alias exclude each other"),
+        ('ssh_alias = "rack-*"', "nodes.a.ssh_alias: string should match"),
+        ("port = 3", "nodes.a.address: field required"),
+    ],
+)
+def test_a_wrong_name_of_the_ssh_configuration(ssh_config: Path, table: str, message: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(message)):
+        aliased(ssh_config, table)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[nodes.a]\naddress = "h"\ngroups = ["x"]', "there is no group 'x'"),
+        ('[nodes.a]\naddress = "h"\njump = "x"', "nodes.a.jump: there is no jump host 'x'"),
+        ('[nodes.a]\naddress = "h"\njump = "a"', "go round in a ring: nodes.a -> nodes.a"),
+        ('[nodes.a]\naddress = "h"\nfingerprint = "aa:bb"', "nodes.a.fingerprint.0: string should match"),
+        ('[nodes.a]\naddress = "h"\n[groups.g]\naddress = "x"', "groups.g.address: there is no such key"),
+        ('[nodes.a]\naddress = "h"\ntransport = "telnet"', "nodes.a.transport: input should be 'grpc' or 'ssh'"),
+        ('ssh_config = "absent"\n[nodes.a]\nssh_alias = "h"', "/inv/absent cannot be read"),
+    ],
+)
+def test_a_wrong_group_or_jump_names_the_field(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_inventory(text, HOSTS)
+    assert message in caught.value.message
+
+
+def test_a_password_in_the_inventory_is_refused_and_not_repeated() -> None:
+    with pytest.raises(UsageError, match="a password does not belong in the inventory") as caught:
+        parse_inventory('[nodes.a]\naddress = "h"\nsudo_password = "hunter2"', HOSTS)
+    assert "hunter2" not in caught.value.message + caught.value.hint
+
+
+def test_ssh_goes_the_same_way() -> None:
+    door = Login(address="door.example", port=222, key=Path("/k/my key"), known_hosts=Path("/k/kh"))
+    node = Node(name="a", address="10.0.0.1", jumps=(door, Login(address="bastion", user="ops")))
+    argv = ssh_argv(node, ("true",))
+    way = next(word for word in argv if word.startswith("ProxyCommand="))
+    assert way.startswith("ProxyCommand=ssh -p 22 -l ops ") and "-W %h:%p -- bastion" in way
+    assert "ProxyCommand=ssh -p 222" in way and "-W %%h:%%p -- door.example" in way
+    inner = shlex.split(way.partition("=")[2].replace("%%", "%"))
+    nested = next(word for word in inner if word.startswith("ProxyCommand="))
+    assert shlex.split(nested.partition("=")[2])[:7] == ["ssh", "-p", "222", "-l", "root", "-o",
+                                                         "ConnectTimeout=20"]  # fmt: skip
+    assert "/k/my key" in shlex.split(nested.partition("=")[2])
 
 
 class ScriptedHost:

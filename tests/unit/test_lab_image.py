@@ -28,11 +28,8 @@ def test_a_changed_agent_changes_the_bundle_and_the_image_and_not_debian(monkeyp
     assert (image.rootfs_key(), image.image_key(agent=False)) == (debian, bare)
 
 
-def test_changed_requirements_change_the_packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = bundle.packages_key("3.13", "x86_64")
-    assert bundle.packages_key("3.11", "x86_64") != before
-    monkeypatch.setattr(code, "node_requirements", lambda: ("pydantic==1",))
-    assert bundle.packages_key("3.13", "x86_64") != before
+def test_another_python_has_other_packages() -> None:
+    assert bundle.packages_key("3.11", "x86_64") != bundle.packages_key("3.13", "x86_64")
 
 
 def test_a_changed_package_list_changes_debian(monkeypatch: pytest.MonkeyPatch) -> None:

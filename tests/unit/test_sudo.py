@@ -1,0 +1,132 @@
+"""Being root by sudo: a password reaches sudo, once, and nobody else. The shell is a real one, sudo a test's."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from labctl.errors import UnsupportedError, UsageError
+from labctl.lab.model import Node
+from labctl.lab.remote import Output, Running
+from labctl.lab.root import Root
+from labctl.transport import sudo
+from labctl.transport.ssh import SshTransport
+
+FAKE_SUDO = """#!/bin/sh
+# As sudo reads a password: the first line of its input, and only where it asks.
+printf '%s ' "$@" >> "$SUDO_LOG"; echo >> "$SUDO_LOG"
+while [ "$1" != -- ]; do
+  case $1 in -n) never=1 ;; -p) shift ;; esac
+  shift
+done
+shift
+if [ "$SUDO_ASKS" = 1 ]; then
+  [ "$never" = 1 ] && { echo 'sudo: a password is required' >&2; exit 1; }
+  read -r said
+  [ "$said" = secret ] || { echo 'Sorry, try again.' >&2; echo 'sudo: no password was provided' >&2; exit 1; }
+fi
+exec "$@"
+"""
+
+
+class LocalHost:
+    """This machine as a node: runs what it is told, with a sudo of the test's."""
+
+    def __init__(self, directory: Path, asks: bool) -> None:
+        self.node = Node(name="w1", address="h", ssh_user="ops")
+        self._path, self.log = directory / "bin", directory / "sudo.log"
+        self._path.mkdir()
+        self.script("sudo", FAKE_SUDO)
+        self.script("id", "#!/bin/sh\necho 1000\n")
+        self.env = {**os.environ, "SUDO_LOG": str(self.log), "SUDO_ASKS": "1" if asks else "0"}
+        self.env["PATH"] = f"{self._path}:{os.environ['PATH']}"
+
+    def script(self, name: str, text: str) -> None:
+        (self._path / name).write_text(text)
+        (self._path / name).chmod(0o755)
+
+    def run(self, argv: Sequence[str], *, stdin: IO[bytes] | None = None, timeout_s: float = 9.0) -> Output:
+        content = b""
+        while stdin is not None and (piece := stdin.read(7)):
+            content += piece
+        done = subprocess.run(list(argv), input=content, capture_output=True, env=self.env, timeout=timeout_s)
+        return Output(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def start(self, argv: Sequence[str], first: bytes = b"") -> Running:
+        raise NotImplementedError
+
+
+DATA = b"line one\nsecret\n\x00\xff binary\n" * 400
+
+
+@pytest.mark.parametrize("asks", [True, False])
+def test_a_password_reaches_sudo_and_nobody_else(tmp_path: Path, asks: bool) -> None:
+    """Also where sudo does not ask for this command: then the line is taken away before the command."""
+    host = LocalHost(tmp_path, asks=True)
+    root = Root(host, lambda node: "secret")
+    host.env["SUDO_ASKS"] = "1" if asks else "0"
+    done = root.ask("sh", "-c", 'cat > "$0"; echo done', str(tmp_path / "got"), stdin=io.BytesIO(DATA))
+    assert (done.status, done.stdout) == (0, "done\n")
+    assert (tmp_path / "got").read_bytes() == DATA
+    assert "secret" not in host.log.read_text()
+    assert root.ask("sh", "-c", "exit 3").status == 3
+
+
+def test_nothing_is_asked_where_sudo_does_not_ask(tmp_path: Path) -> None:
+    root = Root(LocalHost(tmp_path, asks=False), lambda node: pytest.fail("asked"))
+    assert root.argv("true") == ("sudo", "-n", "--", "true")
+    assert root.run("cat", stdin=io.BytesIO(b"data")) == "data"
+
+
+def test_a_wrong_password_is_tried_once(tmp_path: Path) -> None:
+    host = LocalHost(tmp_path, asks=True)
+    with pytest.raises(UnsupportedError, match="sudo refuses ops: sudo: no password was provided"):
+        Root(host, lambda node: "wrong")
+    assert len(host.log.read_text().splitlines()) == 2  # without, and with it
+
+
+def test_no_password_to_be_had(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError, match="may not use sudo without a password") as refused:
+        Root(LocalHost(tmp_path, asks=True))
+    assert "sudo_password_env" in refused.value.hint and "NOPASSWD" in refused.value.hint
+    assert "has to be root's" in refused.value.message
+
+
+def test_a_node_without_sudo(tmp_path: Path) -> None:
+    host = LocalHost(tmp_path, asks=True)
+    host.script("sudo", "#!/bin/sh\necho 'sh: sudo: not found' >&2\nexit 127\n")
+    with pytest.raises(UnsupportedError, match="is not root, and there is no sudo; the agent has to be root's"):
+        Root(host)
+
+
+def test_the_inventory_refers_to_the_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = LocalHost(tmp_path, asks=True)
+    host.node = host.node.model_copy(update={"sudo_password_env": "OPS_SUDO"})
+    monkeypatch.delenv("OPS_SUDO", raising=False)
+    with pytest.raises(UsageError, match="sudo_password_env: OPS_SUDO is not set"):
+        Root(host)
+    monkeypatch.setenv("OPS_SUDO", "secret")
+    assert Root(host).run("echo", "hi") == "hi\n"
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    host.node = Node(name="w1", address="h", ssh_user="ops", sudo_password_file=file)
+    file.chmod(0o644)
+    with pytest.raises(UsageError, match="others can read"):
+        Root(host)
+    file.chmod(0o400)
+    assert Root(host).run("echo", "hi") == "hi\n"
+
+
+def test_a_request_to_the_agent_comes_after_the_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    node = Node(name="w1", address="h", ssh_user="ops", sudo_password_env="OPS_SUDO")
+    monkeypatch.setenv("OPS_SUDO", "secret")
+    transport = SshTransport(node, ("cat",))
+    command = transport.command("Facts")
+    assert command[:4] == ("sudo", "-k", "-S", "-p") and "secret" not in " ".join(command)
+    assert transport._lead() == b"secret\n" + sudo.MARK.encode() + b"\n"

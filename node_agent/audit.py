@@ -207,7 +207,7 @@ class AuditLog:
                 number = int(record["n"])
                 if before and number != before + 1:
                     problems.append(f"{name} line {place}: after number {before} comes {number}")
-                elif before and record["sum"] != _sum(added, _body_of(line)):
+                elif (before or number == 1) and record["sum"] != _sum(added, _body_of(line)):
                     problems.append(f"{name} line {place}: it, or the line before, is not what was written")
                 before, added, oldest = number, str(record["sum"]), oldest or number
                 _take(entries, record)

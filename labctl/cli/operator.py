@@ -106,7 +106,8 @@ def add_command(session: Session, name: str, out: Path, days: int) -> None:
 def use_command(session: Session, file: Path) -> None:
     """Become an operator of a lab that somebody else keeps.
 
-    FILE is what labctl operator add wrote there. Then: labctl up --provider ssh --inventory FILE. Nodes cannot be installed from here.
+    FILE is what `labctl operator add` wrote. Then: labctl up --provider ssh --inventory FILE. Nodes cannot be
+    installed from here.
     """
     from labctl import operators
 

@@ -30,6 +30,7 @@ from labctl.transport.client import AgentClient
 from labctl.transport.host_keys import Trusts, nobody
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.convert import error_message
+from node_agent.audit import AuditLog
 from node_agent.caller import Caller
 from node_agent.errors import AgentError
 from node_agent.service import Service
@@ -168,6 +169,7 @@ class World:
     labs: dict[str, Provider] = field(default_factory=dict)
     injectors: dict[str, ToyInjector] = field(default_factory=dict)
     below: dict[str, HardwareInjector] = field(default_factory=dict)
+    audits: dict[str, AuditLog] = field(default_factory=dict)
     certificates: dict[str, Certificate] = field(default_factory=dict)
     logins: dict[str, Remote] = field(default_factory=dict)
     down: dict[str, str] = field(default_factory=dict)
@@ -211,7 +213,8 @@ class World:
 
     def transport(self, lab: str, node: Node, kind: Kind) -> DirectTransport:
         host = SimulatedHost(fresh_kernel())
-        service = Service(self.injector(node.name), host, node.name, clock=time.time)
+        audit = self.audits.get(node.name)
+        service = Service(self.injector(node.name), host, node.name, clock=time.time, audit=audit)
         return DirectTransport(node, service, self._before)
 
     def _before(self, node: str, method: str) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 import shutil
 import tarfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -19,6 +21,7 @@ from labctl.lab.install import Machine, install, obstacles, remove
 from labctl.lab.model import Node
 from labctl.lab.remote import Output
 from labctl.lab.root import Root
+from labctl.pki import LabAuthority
 from labctl.transport.base import ConnectError, Transport
 from tests.unit.cli_world import DirectTransport
 
@@ -407,3 +410,157 @@ def test_waiting_ends_where_it_cannot_help() -> None:
 def test_waiting_ends_at_its_deadline() -> None:
     with pytest.raises(LabError, match="did not answer within 10 s: no agent yet"):
         waiting(["refused"] * 100, [])
+
+
+def test_two_operators_do_not_install_at_once(rig: Rig) -> None:
+    rig.node.holder = "bob@desk"
+    for act in (rig.install, rig.remove):
+        with pytest.raises(UsageError, match="bob@desk is installing or removing the agent; nothing was changed"):
+            act()
+    assert rig.node.files() == {} and rig.node.units == []
+    rig.node.holder = None
+    rig.install()
+    assert rig.node.holder is None
+
+
+def test_the_lock_ends_however_an_install_ends(rig: Rig) -> None:
+    rig.mute = "db1: no answer"
+    with pytest.raises(LabError, match="no answer"):
+        rig.install()
+    assert rig.node.holder is None
+
+
+def test_the_agent_of_before_is_back_where_the_new_one_does_not_answer(rig: Rig) -> None:
+    rig.install("one")
+    before = rig.node.files()
+    rig.mute = "db1: no answer"
+    with pytest.raises(LabError, match="db1: no answer; the agent of before is back"):
+        rig.install("two")
+    assert rig.node.files() == before
+    assert rig.node.units[-2:] == [f"enable {at.UNIT}", f"restart {at.UNIT}"]
+    rig.mute = ""
+    rig.install("two")
+    assert "opt/groundfault/lib/two.py" in rig.node.files()
+
+
+def test_what_never_answered_is_not_what_one_goes_back_to(rig: Rig) -> None:
+    """An upgrade that was cut after the swap, and another one that fails: the first agent is back."""
+    rig.install("one")
+    before = rig.node.files()
+    begin = len(rig.node.ran)
+    rig.install("two")
+    swapped = begin + next(i for i, argv in enumerate(rig.node.ran[begin:]) if argv[:2] == ("systemctl", "enable"))
+    fresh = Rig(rig.directory / "again")
+    fresh.install("one")
+    fresh.node.lost_at = swapped
+    with pytest.raises(LabError):
+        fresh.install("two")
+    fresh.node.lost_at, fresh.mute = -1, "db1: no answer"
+    with pytest.raises(LabError, match="the agent of before is back"):
+        fresh.install("three")
+    assert fresh.node.files() == before
+
+
+def test_an_install_that_fails_the_first_time_leaves_what_the_next_goes_on_from(rig: Rig) -> None:
+    rig.mute = "db1: no answer"
+    with pytest.raises(LabError, match=r"^db1: no answer$"):
+        rig.install("one")
+    rig.mute = ""
+    rig.install("two")
+    assert "opt/groundfault/lib/two.py" in rig.node.files()
+
+
+def test_another_node_s_agent_is_not_taken_for_ours(rig: Rig) -> None:
+    rig.install("one")
+    before = rig.node.files()
+    rig.node.found = {"name": "db9"}
+    with pytest.raises(UsageError, match="that host is node db9 already; nothing was changed") as refused:
+        rig.install("two")
+    assert "--take-over" in refused.value.hint
+    assert rig.node.files() == before
+    rig.install("two", take_over=True)
+
+
+def test_another_lab_s_agent_is_not_taken_for_ours(rig: Rig) -> None:
+    rig.install("one")
+    rig.node.found = {"authority": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"}
+    with pytest.raises(UsageError, match="obeys another lab; nothing was changed"):
+        rig.install("two")
+    rig.install("two", take_over=True)
+
+
+def test_what_is_live_is_recovered_first_where_that_is_asked(rig: Rig) -> None:
+    rig.install("one")
+    open_journal(rig, "abcd2345")
+    rig.agent.ids, rig.agent.left = ("abcd2345",), ("abcd2345: STUCK",)
+    with pytest.raises(NodeDirtyError, match="STUCK; nothing was changed"):
+        rig.install("two", recover=True)
+    assert "opt/groundfault/lib/one.py" in rig.node.files()
+    rig.agent.left = ()
+    rig.install("two", recover=True)
+    assert rig.agent.ids == () and "opt/groundfault/lib/two.py" in rig.node.files()
+
+
+def test_a_disk_that_fills_up_is_not_left_full(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(words: list[str], stdin: IO[bytes]) -> Output:
+        (rig.node.path(words[-1]) / "half").write_text("x")
+        return Output(2, "", "tar: half: Cannot write: No space left on device")
+
+    rig.install("one")
+    before = rig.node.files()
+    monkeypatch.setattr(rig.node, "_tar", full)
+    with pytest.raises(LabError, match="No space left on device"):
+        rig.install("two")
+    assert rig.node.files() == before
+
+
+@pytest.mark.parametrize(
+    ("found", "reason"),
+    [
+        ({"free_mib": 150}, "150 MiB free for /opt, needed are 200"),
+        ({"state_mib": 3}, "3 MiB free for /var/lib, needed are 64"),
+        ({"python": "3.10"}, r"Python 3\.10, supported are 3\.11, 3\.12, 3\.13"),
+        ({"implementation": "PyPy"}, r"PyPy Python 3\.13"),
+        ({"libc": "glibc 2.17"}, r"C library glibc 2\.17, needed is glibc 2\.28"),
+        ({"libc": "musl 1.2"}, r"C library musl 1\.2"),
+        ({"systemd": False}, "not booted with systemd"),
+        ({"arch": "riscv64"}, "architecture riscv64"),
+    ],
+)
+def test_a_machine_that_will_not_do_is_left_alone(rig: Rig, found: dict[str, object], reason: str) -> None:
+    rig.node.found = found
+    with pytest.raises(UnsupportedError, match=reason):
+        rig.install()
+    assert rig.node.files() == {}
+
+
+@pytest.mark.parametrize(("days", "words"), [(-365, "365 days behind the one here"), (4000, "4000 days ahead")])
+def test_a_clock_by_which_no_certificate_is_valid(rig: Rig, tmp_path: Path, days: int, words: str) -> None:
+    files = LabAuthority.create(tmp_path / "pki", "rack").node_files("db1")
+    rig.node.found = {"clock_unix_s": time.time() + days * 86400}
+    with pytest.raises(LabError, match=words) as refused:
+        install(Root(rig.node), files=lambda: files, bundler=lambda **kind: rig.bundle("one"), agent=rig.agent,
+                ready=rig.ready, task=Quiet())  # fmt: skip
+    told = dt.datetime.fromtimestamp(time.time() + days * 86400, dt.UTC)
+    assert f"the node's clock is {told:%Y-%m-%d}" in refused.value.message
+    assert "timedatectl" in refused.value.hint
+    assert rig.node.files() == {}
+
+
+def test_an_upload_that_is_cut_is_done_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    rig.install("one")
+
+    def cut(words: list[str], stdin: IO[bytes]) -> Output:
+        (rig.node.path(words[-1]) / "half").write_text("x")
+        rig.node.lost_at = len(rig.node.ran)
+        raise LabError("db1: the SSH connection broke during tar")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(rig.node, "_tar", cut)
+        with pytest.raises(LabError, match="broke during tar"):
+            rig.install("two")
+    rig.node.lost_at = -1
+    assert "opt/groundfault/lib/one.py" in rig.node.files()
+    rig.install("two")
+    assert not [name for name in rig.node.files() if name.endswith("half")]
+    assert "opt/groundfault/lib/two.py" in rig.node.files()

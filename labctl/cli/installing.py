@@ -21,11 +21,12 @@ from labctl.errors import ExitCode, UsageError
 from labctl.lab.install import ARCHITECTURES, PYTHON_VERSIONS
 from labctl.lab.model import Node, Ready
 from labctl.report.injections import recovered_line
-from node_agent.api.views import InjectionList
+from node_agent.api.views import InjectionList, NodeFacts
 from node_agent.version import VERSION
 
 if TYPE_CHECKING:
     from labctl.lab.root import Root
+    from labctl.transport.base import Kind
     from labctl.transport.client import AgentClient
 
 
@@ -87,13 +88,13 @@ def install_command(session: Session, node: str, inventory: Path | None, recover
     with session.tools.remote(found, session.trusts) as remote:
         root = Root(remote, session.password)
         with session.progress.task(f"installing the agent on {node}") as task:
-            agent, ready = _AgentOverSsh(root), _ready(session)
+            agent, ready = _AgentOverSsh(root), _ready(session, root)
             install(
                 root, files=files, bundler=build_bundle, agent=agent, ready=ready, task=task, who=myself(),
                 take_over=take_over, recover=recover,
             )  # fmt: skip
+        facts_now = _facts(session, root)
     _has_list(session, [node])
-    facts_now = session.agent(found).facts()
     version, doctor = facts_now.agent_version, session.command(f"doctor --node {node}")
     session.answer(
         {"node": node, "agent_version": version}, f"{node} has agent {version}, and it answers; next: {doctor}"
@@ -116,10 +117,33 @@ def _has_list(session: Session, nodes: Sequence[str]) -> None:
     operators.write(authority, operators.read(authority).having(nodes))
 
 
-def _ready(session: Session) -> Ready:
-    """The lab's own machines also get their clock set; machines that somebody owns do not."""
-    real = session.provider().kind == "ssh"
-    return session.tools.answering(session.lab) if real else session.tools.ready(session.lab)
+def _ready(session: Session, root: Root) -> Ready:
+    """The lab's own machines also get their clock set; machines that somebody owns do not.
+
+    Where agents are reached over SSH, the login that is open is the way: its password was given.
+    """
+    if session.provider().kind != "ssh":
+        return session.tools.ready(session.lab)
+    if _by(session, root) == "grpc":
+        return session.tools.answering(session.lab)
+    from labctl.cli.world import ANSWER_TIMEOUT_S
+    from labctl.lab.answering import make_answering
+    from labctl.lab.root_transport import RootTransport
+
+    return make_answering(lambda node: RootTransport(root), ANSWER_TIMEOUT_S)
+
+
+def _by(session: Session, root: Root) -> Kind:
+    return session.transport or root.remote.node.transport
+
+
+def _facts(session: Session, root: Root) -> NodeFacts:
+    from labctl.lab.root_transport import RootTransport
+    from labctl.transport.client import AgentClient
+
+    if _by(session, root) == "ssh":
+        return AgentClient(RootTransport(root)).facts()
+    return session.agent(root.remote.node).facts()
 
 
 @node_group.command("remove")
@@ -184,10 +208,10 @@ def adopt_command(session: Session, node: str, inventory: Path | None, renew: bo
             if seen.certificates:
                 renewal.renew(root, certificates_of(session, node))
             renewal.push_revoked(root, operators.read(authority).revoked_list())
+            _ready(session, root)(found)
+            facts_now = _facts(session, root)
     if authority.may_issue:
         _has_list(session, [node])
-    _ready(session)(found)
-    facts_now = session.agent(found).facts()
     version = facts_now.agent_version
     other = "" if version == VERSION else f" (this labctl is {VERSION})"
     renewed = ", with new certificates" if seen.certificates else ""
@@ -209,8 +233,10 @@ def renew_command(session: Session, names: tuple[str, ...]) -> int:
 
     def one(node: Node) -> str:
         with session.tools.remote(node) as remote:
-            renewal.renew(Root(remote, session.password), certificates_of(session, node.name))
-        session.tools.answering(session.lab)(node)
+            root = Root(remote, session.password)
+            renewal.renew(root, certificates_of(session, node.name))
+            if _by(session, root) == "grpc":
+                session.tools.answering(session.lab)(node)
         shown = session.tools.certificate(session.lab, node)
         return f"{shown.not_valid_after_utc:%Y-%m-%d}" if shown else ""
 

@@ -92,7 +92,9 @@ def up(session: Session, /, kind: str | None, inventory: Path | None, **given: A
     """  # fmt: skip
     options = lab_options(given)
     provider = _provider(session, kind, inventory, options)
-    provider.up(options, session.tools.ready(session.lab), session.progress)
+    # The clock of a machine that somebody owns is theirs.
+    ready = session.tools.answering if provider.kind == "ssh" else session.tools.ready
+    provider.up(options, ready(session.lab), session.progress)
     return show_status(session, provider.status())
 
 

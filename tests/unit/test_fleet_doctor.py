@@ -22,8 +22,10 @@ DAY = dt.timedelta(days=1)
 
 
 def seen(kernel: str, bpf: bool, **changes: str) -> Seen:
-    facts = NodeFacts(node="n", kernel=kernel, boot_id="", os="Debian", python="3.13", agent_version="1", contract=1,
-                      cpus=1, memory_mib=1, clock_unix_s=1, boottime_s=1, stopped=False, machine="x86_64")  # fmt: skip
+    facts = NodeFacts(
+        node="n", kernel=kernel, boot_id="", os="Debian", python="3.13", agent_version="1", contract=1,
+        cpus=1, memory_mib=1, clock_unix_s=1, boottime_s=1, stopped=False, machine="x86_64",
+    )  # fmt: skip
     capability = Capability(name="bpf.lsm", available=bpf)
     return Seen(facts.model_copy(update=changes), ProbeReport(capabilities=(capability,), faults=()))
 

@@ -190,7 +190,9 @@ def _handler(door: _Door, method: Method) -> grpc.RpcMethodHandler[Any, Any]:
     def many(request: Message, context: grpc.ServicerContext) -> Iterator[Message]:
         try:
             caller = door.let_in(context)
-            yield from door.service.watch(cast("pb.WatchRequest", request), caller, _until_gone(context))
+            for view in door.service.watch(cast("pb.WatchRequest", request), caller, _until_gone(context)):
+                door.let_in(context)  # a watch is long: somebody may be let in no more meanwhile
+                yield view
         except AgentError as error:
             _abort(context, error)
 

@@ -38,6 +38,17 @@ ANSWER_TIMEOUT_S = 180.0
 """How long an agent may take to start: importing gRPC on an emulated node is slow."""
 
 
+def _warn_of_own(lab: str, authority: LabAuthority) -> None:
+    """Said once a run, whatever is done: without this certificate nothing can be done."""
+    import click
+
+    from labctl.cli.certificates import told
+
+    ends = authority.client_certificate().not_valid_after_utc
+    if line := told("the certificate of this machine", ends, f"labctl --lab {lab} operator renew"):
+        click.echo(f"warning: {line}", err=True)
+
+
 class RealTools:
     """:class:`labctl.cli.session.Tools` for real. What all nodes of a lab share is read once a run."""
 
@@ -87,6 +98,7 @@ class RealTools:
         if kind == "ssh":
             return connect(node, None, kind)
         authority = self._once("authority", lab, lambda: self.authority(lab))
+        self._once("warning", lab, lambda: _warn_of_own(lab, authority))
         return connect(node, authority, kind, self._once("key", lab, lambda: credentials_of(authority)))
 
     def ready(self, lab: str) -> Ready:

@@ -45,7 +45,8 @@ def held(root: Root, who: str) -> Iterator[None]:
             whoever = other or "somebody else"
             raise UsageError(
                 f"{root.name}: {whoever} is installing or removing the agent; nothing was changed",
-                "try again when that has ended",
+                "try again when that has ended; where a connection was lost, the node may notice late: there, "
+                f"pkill -f {NAME}",
             )
         yield
     finally:

@@ -79,19 +79,23 @@ def test_two_operators_and_one_is_let_in_no_more(authority: LabAuthority, tls: P
     with serving(tls) as (node, audit), GrpcTransport(node, authority) as ours, GrpcTransport(node, bob) as his:
         AgentClient(ours).recover(everything=True)
         AgentClient(his).recover(everything=True)
+        AgentClient(ours).apply("inj-1", "slow_disk", {})
+        watching = AgentClient(his).watch("inj-1", 0.2)
+        assert next(watching).id == "inj-1"
         register = operators.revoke(authority, "bob", NOW)
         put(tls, {FILE: register.revoked_list()})
         for ask in (AgentClient(his).facts, lambda: AgentClient(his).recover(everything=True)):
             with pytest.raises(ConnectError, match=f"our certificate: this.*revoked on {NOW:%Y-%m-%d}") as no:
                 ask()
             assert no.value.cause == "client_refused" and "operator add" in no.value.hint
-        with pytest.raises(ConnectError):
-            list(AgentClient(his).watch("inj-1"))
+        for watched in (watching, AgentClient(his).watch("inj-1")):
+            with pytest.raises(ConnectError, match="revoked"):
+                list(watched)
         AgentClient(ours).recover(everything=True)
         found = [(one.who, one.method, one.result) for one in AgentClient(ours).audit().entries]
-    assert found == [("alice", "Recover", "ok"), ("bob", "Recover", "ok"), ("bob", "", "revoked"),
-                     ("alice", "Recover", "ok")]  # fmt: skip
-    assert [entry.where.startswith("ipv4:127.0.0.1:") for entry in audit.read()[0]] == [True] * 4
+    assert found == [("alice", "Recover", "ok"), ("bob", "Recover", "ok"), ("alice", "Apply", "ok"),
+                     ("bob", "", "revoked"), ("alice", "Recover", "ok")]  # fmt: skip
+    assert [entry.where.startswith("ipv4:127.0.0.1:") for entry in audit.read()[0]] == [True] * 5
 
 
 def test_both_sides_know_a_certificate_by_the_same_number(authority: LabAuthority) -> None:

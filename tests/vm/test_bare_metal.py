@@ -1,4 +1,4 @@
-"""Machines that somebody owns, as docs/real-hosts.md and docs/access.md tell it: w3 without its agent, behind w1 as
+"""Machines that somebody owns, as docs/real-hosts.md and docs/access.md tell it: w3 without its agent, behind w1,
 a jump host; two operators; certificates renewed under a live injection; a clock a year behind.
 """
 

@@ -105,6 +105,22 @@ class SshLab:
         except LabctlError as error:
             return error
 
+    def _ours(self, node: Node) -> bool | LabctlError:
+        """Whether a host has an agent that obeys this lab, or why it cannot be told. In doubt it does."""
+        from labctl.lab.belonging import same_authority
+        from labctl.lab.root import Root
+
+        there = self._look(node)
+        if there is not True:
+            return there
+        try:
+            with self._login(node) as remote:
+                theirs = Root(remote).ask("cat", f"{at.TLS}/ca.pem")
+        except LabctlError:
+            return True
+        ours = (self._directory / "pki" / "ca.pem").read_bytes()
+        return theirs.status != 0 or same_authority(theirs.stdout, ours)
+
     def reset(self, ready: Ready, progress: Progress) -> None:
         """Not possible: a real host has no snapshot."""
         raise UnsupportedError(
@@ -119,7 +135,7 @@ class SshLab:
     def destroy(self, progress: Progress) -> None:
         """Forget the hosts and the certificates. Refused while one of them still has the agent."""
         with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-            found = dict(zip((n.name for n in self.nodes()), pool.map(self._look, self.nodes()), strict=True))
+            found = dict(zip((n.name for n in self.nodes()), pool.map(self._ours, self.nodes()), strict=True))
         with_agent = [name for name, answer in found.items() if answer is True]
         if with_agent:
             raise LabError(

@@ -15,7 +15,7 @@ from labctl.errors import LabError, UnsupportedError, UsageError
 from labctl.lab.inventory import parse_inventory
 from labctl.lab.model import Login, Node, Provider
 from labctl.lab.openssh import ssh_argv
-from labctl.lab.remote import Output, Remote
+from labctl.lab.remote import Output, Remote, Running
 from labctl.lab.ssh import SshLab
 from labctl.pki import LabAuthority
 from labctl.progress import SilentProgress
@@ -231,13 +231,22 @@ def test_ssh_goes_the_same_way() -> None:
 
 
 class ScriptedHost:
-    """Answers whether the agent's unit is there."""
+    """Answers whether the agent's unit is there, and whom it obeys."""
+
+    authority = ""
 
     def __init__(self, node: Node, has_agent: bool) -> None:
         self.node, self._has_agent = node, has_agent
 
     def run(self, argv: Sequence[str], *, stdin: IO[bytes] | None = None, timeout_s: float = 1.0) -> Output:
+        if argv[0] == "id":
+            return Output(0, "0", "")
+        if argv[0] == "cat":
+            return Output(0 if self.authority else 1, self.authority, "")
         return Output(0 if self._has_agent else 1, "", "")
+
+    def start(self, argv: Sequence[str], first: bytes = b"") -> Running:
+        raise NotImplementedError
 
 
 def lab_of(directory: Path, hosts: dict[str, bool | None]) -> SshLab:
@@ -304,15 +313,30 @@ def test_real_hosts_are_not_reset_and_not_stopped(tmp_path: Path) -> None:
     assert len(lab.nodes()) == 1
 
 
-def test_a_lab_is_not_destroyed_under_its_agents(tmp_path: Path) -> None:
+def test_a_lab_is_not_destroyed_under_its_agents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lab = lab_of(tmp_path / "rack", {"a": True, "b": None})
     with pytest.raises(LabError, match="a would be left with an agent") as caught:
         lab.destroy(Notes())
     assert caught.value.hint == "labctl node remove a"
+    monkeypatch.setattr(
+        ScriptedHost, "authority", LabAuthority.load(tmp_path / "rack" / "pki").ca_file.read_text()
+    )
+    with pytest.raises(LabError, match="a would be left with an agent"):
+        lab.destroy(Notes())
     notes = Notes()
     lab_of(tmp_path / "rack", {"a": False, "b": None}).destroy(notes)
     assert not (tmp_path / "rack").exists()
     assert notes.said == ["b could not be asked whether it has an agent: b cannot be reached"]
+
+
+def test_a_lab_whose_hosts_another_lab_has_taken_over_can_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = lab_of(tmp_path / "rack", {"a": True})
+    other = LabAuthority.create(tmp_path / "other", "rack")
+    monkeypatch.setattr(ScriptedHost, "authority", other.ca_file.read_text())
+    lab.destroy(Notes())
+    assert not (tmp_path / "rack").exists()
 
 
 def test_up_takes_an_inventory_and_says_which_hosts_cannot_be_used(world: World, tmp_path: Path) -> None:

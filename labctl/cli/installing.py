@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import getpass
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from labctl.cli.base import pass_session
-from labctl.cli.fleet import ask_all, warn_all
+from labctl.cli.fleet import Answers, ask_all, names_of, with_node
 from labctl.cli.lab import take_inventory
 from labctl.cli.node import node_group
-from labctl.cli.options import complete_nodes, node_argument
+from labctl.cli.options import complete_nodes, labels_option
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, UsageError
-from labctl.lab.install import ARCHITECTURES, PYTHON_VERSIONS
 from labctl.lab.model import Node, Ready
+from labctl.progress import Progress, SilentProgress
 from labctl.report.injections import recovered_line
 from node_agent.api.views import InjectionList, NodeFacts
-from node_agent.version import VERSION
 
 if TYPE_CHECKING:
     from labctl.lab.root import Root
     from labctl.transport.base import Kind
     from labctl.transport.client import AgentClient
+
+T = TypeVar("T")
 
 
 class _AgentOverSsh:
@@ -58,7 +58,8 @@ class _AgentOverSsh:
 
 
 @node_group.command("install")
-@node_argument()
+@click.argument("names", nargs=-1, metavar="NODE...", shell_complete=complete_nodes)
+@labels_option()
 @click.option(
     "--inventory",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -68,37 +69,76 @@ class _AgentOverSsh:
 @click.option("--recover", is_flag=True, help="Recover what is live on the node first.")
 @click.option("--take-over", is_flag=True, help="Also where the agent there is another node's, or another lab's.")
 @pass_session
-def install_command(session: Session, node: str, inventory: Path | None, recover: bool, take_over: bool) -> None:
-    """Put the agent on a node over SSH, or update the one there.
+def install_command(
+    session: Session, /, names: tuple[str, ...], labels: tuple[str, ...], inventory: Path | None, **how: bool
+) -> int:
+    """Put the agent on nodes over SSH, or update the one there.
 
     The node downloads nothing. Refused while injections are live on it. Where a new agent does not answer, the one
     of before is put back.
     """
+    if inventory:
+        take_inventory(session, inventory)
+
+    def one(node: Node, progress: Progress) -> str:
+        return _install(session, node, progress, **how)
+
+    answers = _each(session, _chosen(session, names, labels), one)
+    if answers.good:
+        has_list(session, list(answers.good))
+    if len(answers.good) + len(answers.bad) == 1:
+        ((name, version),) = answers.good.items()
+        doctor = session.command(f"doctor --node {name}")
+        text = f"{name} has agent {version}, and it answers; next: {doctor}"
+        session.answer({"node": name, "agent_version": version}, text)
+        return ExitCode.PASS
+    lines = [f"{name} has agent {version}, and it answers" for name, version in answers.good.items()]
+    return _several(session, answers, "installed", lines)
+
+
+def _install(session: Session, node: Node, progress: Progress, *, recover: bool, take_over: bool) -> str:
+    """Returns the version of the agent that answers."""
     from labctl.lab.bundle import build_bundle
     from labctl.lab.install import install
     from labctl.lab.root import Root
 
-    if inventory:
-        take_inventory(session, inventory)
-    found = session.node(node)
-
     def files() -> Mapping[str, bytes]:
-        return certificates_of(session, node)
+        return certificates_of(session, node.name)
 
-    with session.tools.remote(found, session.trusts) as remote:
+    with session.tools.remote(node, session.trusts) as remote:
         root = Root(remote, session.password)
-        with session.progress.task(f"installing the agent on {node}") as task:
-            agent, ready = _AgentOverSsh(root), _ready(session, root)
+        with progress.task(f"installing the agent on {node.name}") as task:
+            agent, ready = _AgentOverSsh(root), ready_of(session, root)
             install(
                 root, files=files, bundler=build_bundle, agent=agent, ready=ready, task=task, who=myself(),
                 take_over=take_over, recover=recover,
             )  # fmt: skip
-        facts_now = _facts(session, root)
-    _has_list(session, [node])
-    version, doctor = facts_now.agent_version, session.command(f"doctor --node {node}")
-    session.answer(
-        {"node": node, "agent_version": version}, f"{node} has agent {version}, and it answers; next: {doctor}"
-    )
+        return facts_of(session, root).agent_version
+
+
+def _chosen(session: Session, names: Sequence[str], labels: Sequence[str]) -> tuple[Node, ...]:
+    if not names and not labels:
+        raise UsageError("NODE is missing", "names of nodes, or --nodes-labelled KEY=VALUE")
+    return session.nodes(names, labels)
+
+
+def _each(session: Session, nodes: Sequence[Node], act: Callable[[Node, Progress], T]) -> Answers[T]:
+    """Do it on each node, on several at once. One node alone has a bar, and its error is raised."""
+    if len(nodes) == 1:
+        return Answers({nodes[0].name: act(nodes[0], session.progress)}, {})
+    session.progress.note(f"at work on {names_of(nodes)}")
+    return ask_all(nodes, lambda node: act(node, SilentProgress()))
+
+
+def _several(session: Session, answers: Answers[Any], what: str, lines: Sequence[str]) -> int:
+    """Tell how it went on several nodes."""
+    code = max((error.exit_code for error in answers.bad.values()), default=ExitCode.PASS)
+    bad = {name: error.message for name, error in answers.bad.items()}
+    session.answer({what: dict(answers.good), "failed": bad, "exit_code": int(code)}, "\n".join(lines))
+    for name, error in answers.bad.items():
+        hint = f"; {session.for_this_lab(error.hint)}" if error.hint else ""
+        click.echo(f"warning: {with_node(name, error)}{hint}", err=True)
+    return code
 
 
 def certificates_of(session: Session, node: str) -> dict[str, bytes]:
@@ -110,21 +150,22 @@ def certificates_of(session: Session, node: str) -> dict[str, bytes]:
     return authority.node_files(node) | {REVOKED: operators.read(authority).revoked_list()}
 
 
-def _has_list(session: Session, nodes: Sequence[str]) -> None:
+def has_list(session: Session, nodes: Sequence[str]) -> None:
+    """These nodes have the list of revoked certificates as it is now."""
     from labctl import operators
 
     authority = session.tools.authority(session.lab)
     operators.write(authority, operators.read(authority).having(nodes))
 
 
-def _ready(session: Session, root: Root) -> Ready:
+def ready_of(session: Session, root: Root) -> Ready:
     """The lab's own machines also get their clock set; machines that somebody owns do not.
 
     Where agents are reached over SSH, the login that is open is the way: its password was given.
     """
     if session.provider().kind != "ssh":
         return session.tools.ready(session.lab)
-    if _by(session, root) == "grpc":
+    if way_of(session, root) == "grpc":
         return session.tools.answering(session.lab)
     from labctl.cli.world import ANSWER_TIMEOUT_S
     from labctl.lab.answering import make_answering
@@ -133,161 +174,58 @@ def _ready(session: Session, root: Root) -> Ready:
     return make_answering(lambda node: RootTransport(root), ANSWER_TIMEOUT_S)
 
 
-def _by(session: Session, root: Root) -> Kind:
+def way_of(session: Session, root: Root) -> Kind:
+    """How the agent of a node is reached."""
     return session.transport or root.remote.node.transport
 
 
-def _facts(session: Session, root: Root) -> NodeFacts:
+def facts_of(session: Session, root: Root) -> NodeFacts:
+    """Who answers there, by the way that its agent is reached."""
     from labctl.lab.root_transport import RootTransport
     from labctl.transport.client import AgentClient
 
-    if _by(session, root) == "ssh":
+    if way_of(session, root) == "ssh":
         return AgentClient(RootTransport(root)).facts()
     return session.agent(root.remote.node).facts()
 
 
 @node_group.command("remove")
-@node_argument()
+@click.argument("names", nargs=-1, metavar="NODE...", shell_complete=complete_nodes)
+@labels_option()
 @pass_session
-def remove_command(session: Session, node: str) -> None:
-    """Recover everything on a node, then take the agent off it.
+def remove_command(session: Session, names: tuple[str, ...], labels: tuple[str, ...]) -> int:
+    """Recover everything on nodes, then take the agent off them.
 
     With all its files. Ends with 75, and removes nothing, where something cannot be undone.
     """
+    nodes = _chosen(session, names, labels)
+    answers = _each(session, nodes, lambda node, progress: _remove(session, node, progress))
+    each = {
+        name: {"node": name, "removed": kept is not None, "kept": list(kept or ())}
+        for name, kept in answers.good.items()
+    }
+    lines = [_removed(name, kept) for name, kept in answers.good.items()]
+    if len(nodes) == 1:
+        session.answer(each[nodes[0].name], lines[0])
+        return ExitCode.PASS
+    return _several(session, Answers(each, answers.bad), "nodes", lines)
+
+
+def _remove(session: Session, node: Node, progress: Progress) -> tuple[str, ...] | None:
     from labctl.lab.install import remove
     from labctl.lab.root import Root
 
-    found = session.node(node)
-    with session.tools.remote(found, session.trusts) as remote:
+    with session.tools.remote(node, session.trusts) as remote:
         root = Root(remote, session.password)
-        with session.progress.task(f"removing the agent from {node}") as task:
-            kept = remove(root, _AgentOverSsh(root), task, who=myself())
-    data = {"node": node, "removed": kept is not None, "kept": list(kept or ())}
+        with progress.task(f"removing the agent from {node.name}") as task:
+            return remove(root, _AgentOverSsh(root), task, who=myself())
+
+
+def _removed(node: str, kept: Sequence[str] | None) -> str:
     if kept is None:
-        text = f"{node} has no agent: nothing to remove"
-    else:
-        text = f"{node}: the agent and all its files are gone"
-        text += f"; not the agent's, kept: {', '.join(kept)}" if kept else ""
-    session.answer(data, text)
-
-
-@node_group.command("adopt")
-@node_argument()
-@click.option(
-    "--inventory",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Take this inventory into the lab first (provider ssh).",
-)
-@click.option("--renew", is_flag=True, help="Give it new certificates where its own are not right.")
-@pass_session
-def adopt_command(session: Session, node: str, inventory: Path | None, renew: bool) -> None:
-    """Take in a node that another tool gave its agent.
-
-    A playbook, say: `labctl node files` and `labctl node bundle` make what it needs. Looks whether program, unit,
-    name and certificates are right, and changes nothing but the list of who is let in no more. Everything that is
-    wrong is told at once.
-    """
-    from labctl import operators
-    from labctl.lab import renewal
-    from labctl.lab.root import Root
-
-    if inventory:
-        take_inventory(session, inventory)
-    found, authority = session.node(node), session.tools.authority(session.lab)
-    with session.tools.remote(found, session.trusts) as remote:
-        root = Root(remote, session.password)
-        with session.progress.task(f"looking at {node}"):
-            seen = renewal.examine(root, authority, dt.datetime.now(dt.UTC))
-            problems = (*seen.wrong, *(() if renew else seen.certificates))
-            if problems:
-                hint = f"labctl node install {node} puts all of it right"
-                if not seen.wrong:
-                    hint = f"labctl node adopt {node} --renew gives it new certificates; or {hint}"
-                raise UsageError(f"{node} cannot be taken as it is: {'; '.join(problems)}", hint)
-            if seen.certificates:
-                renewal.renew(root, certificates_of(session, node))
-            renewal.push_revoked(root, operators.read(authority).revoked_list())
-            _ready(session, root)(found)
-            facts_now = _facts(session, root)
-    if authority.may_issue:
-        _has_list(session, [node])
-    version = facts_now.agent_version
-    other = "" if version == VERSION else f" (this labctl is {VERSION})"
-    renewed = ", with new certificates" if seen.certificates else ""
-    session.answer(
-        {"node": node, "agent_version": version, "renewed": bool(seen.certificates)},
-        f"{node} is taken in: agent {version}{other}{renewed}; next: {session.command(f'doctor --node {node}')}",
-    )
-
-
-@node_group.command("renew")
-@click.argument("names", nargs=-1, required=True, metavar="NODE...", shell_complete=complete_nodes)
-@pass_session
-def renew_command(session: Session, names: tuple[str, ...]) -> int:
-    """New certificates for agents, while they run: injections stay."""
-    from labctl.lab import renewal
-    from labctl.lab.root import Root
-
-    nodes = session.nodes(names)
-
-    def one(node: Node) -> str:
-        with session.tools.remote(node) as remote:
-            root = Root(remote, session.password)
-            renewal.renew(root, certificates_of(session, node.name))
-            if _by(session, root) == "grpc":
-                session.tools.answering(session.lab)(node)
-        shown = session.tools.certificate(session.lab, node)
-        return f"{shown.not_valid_after_utc:%Y-%m-%d}" if shown else ""
-
-    answers = ask_all(nodes, one)
-    if answers.good:
-        _has_list(session, list(answers.good))
-    warn_all(answers.bad)
-    lines = [
-        f"{name} has new certificates" + (f", until {end}" if end else "") for name, end in answers.good.items()
-    ]
-    code = ExitCode.LAB_BROKE if answers.bad else ExitCode.PASS
-    bad = {name: error.message for name, error in answers.bad.items()}
-    session.answer({"renewed": dict(answers.good), "failed": bad, "exit_code": int(code)}, "\n".join(lines))
-    return code
-
-
-@node_group.command("files")
-@node_argument()
-@click.option(
-    "--out",
-    type=click.Path(file_okay=False, path_type=Path),
-    required=True,
-    metavar="DIR",
-    help="Where they go; it must not be there yet.",
-)
-@pass_session
-def files_command(session: Session, node: str, out: Path) -> None:
-    """Certificates of a node, for a tool that provisions it.
-
-    They belong to /etc/groundfault/tls, mode 0600. Then: labctl node adopt.
-    """  # fmt: skip
-    from labctl.pki import write_all
-
-    session.node(node)
-    write_all(out, certificates_of(session, node))
-    session.answer({"node": node, "directory": str(out)}, f"{out} has the certificates of {node}")
-
-
-@node_group.command("bundle")
-@click.option("--python", "python", type=click.Choice(PYTHON_VERSIONS), required=True, help="The node's Python.")
-@click.option("--arch", type=click.Choice(ARCHITECTURES), default="x86_64", show_default=True, help="Its machine.")
-@pass_session
-def bundle_command(session: Session, python: str, arch: str) -> None:
-    """The agent with its packages, for a tool that provisions nodes.
-
-    A tar archive that is unpacked at /.
-    """
-    from labctl.lab.bundle import build_bundle
-
-    made = build_bundle(python, arch, session.progress)
-    session.answer({"bundle": str(made), "python": python, "arch": arch}, str(made))
+        return f"{node} has no agent: nothing to remove"
+    others = f"; not the agent's, kept: {', '.join(kept)}" if kept else ""
+    return f"{node}: the agent and all its files are gone{others}"
 
 
 def myself() -> str:

@@ -40,6 +40,9 @@ class Provisioned(ToyNode):
         self.units.append(" ".join(words))
         return Output(0, self.states.get(words[0], "") + "\n", "")
 
+    def _node_agent(self, words: list[str], stdin: object) -> Output:
+        return Output(70, "", "the agent does not answer")
+
     def _cmp(self, words: list[str], stdin: object) -> Output:
         one, other = (self.path(name).read_bytes() for name in words[1:])
         return Output(0 if one == other else 1, "", "")
@@ -228,3 +231,38 @@ def test_an_operator_works_elsewhere(
     assert world.run("--lab", "other", "operator", "use", str(out)).code == 64
     assert world.run("operator", "add", "eve", "--out", str(tmp_path / "eve.pem")).code == 70
     assert nobody("w1", "ssh-ed25519", "SHA256:x") is False
+
+
+def test_agents_come_to_several_nodes_at_once(
+    world: World, authority: LabAuthority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(world.directory / "rig")
+    monkeypatch.setattr("labctl.lab.bundle.build_bundle", lambda **kind: rig.bundle("one"))
+    nodes = {
+        name: Provisioned(world.directory / name, Node(name=name, address="h")) for name in ("w1", "w2", "w3")
+    }
+    world.logins.update(nodes)
+    nodes["w3"].python = "3.9"
+    before = {name: node.files() for name, node in nodes.items()}
+    done = world.run("node", "install", "w1", "w2", "w3")
+    assert done.code == 3
+    assert done.out.splitlines() == ["w1 has agent 0.1.0, and it answers", "w2 has agent 0.1.0, and it answers"]
+    assert "warning: w3: the agent cannot run here: Python 3.9" in done.err
+    for name in ("w1", "w2"):
+        assert nodes[name].files()["etc/groundfault/node"] == f"{name}\n"
+        assert nodes[name].files()["etc/groundfault/tls/node.key"].startswith("-----BEGIN PRIVATE KEY")
+    for node in nodes.values():
+        node.found.clear()
+    data = world.run("node", "remove", "w1", "w2", "w3", "--json").data
+    assert [one["removed"] for one in data["nodes"].values()] == [True, True, False]
+    assert {name: node.files() for name, node in nodes.items()} == before
+    assert world.run("node", "install").code == 64
+
+
+def test_one_node_alone_is_told_as_an_error(world: World, authority: LabAuthority) -> None:
+    node = Provisioned(world.directory / "w1", Node(name="w1", address="h"))
+    node.python = "3.9"
+    world.logins["w1"] = node
+    done = world.run("node", "install", "w1")
+    assert done.code == 3 and done.err.splitlines()[-1].startswith("error: w1: the agent cannot run here")
+    assert "nothing to remove" in world.run("node", "remove", "w1").out

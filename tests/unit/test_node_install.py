@@ -75,7 +75,7 @@ class ToyNode:
             if not self.sudo:
                 return Output(1, "", "sudo: a password is required")
             words = words[3:]
-        answer = getattr(self, "_" + words[0].rsplit("/", 1)[-1])(words[1:], stdin)
+        answer = getattr(self, "_" + words[0].rsplit("/", 1)[-1].replace("-", "_"))(words[1:], stdin)
         return answer if isinstance(answer, Output) else Output(0, "", "")
 
     def start(self, argv: Sequence[str], first: bytes = b"") -> ToyRunning:

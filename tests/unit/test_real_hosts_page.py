@@ -1,0 +1,68 @@
+"""docs/real-hosts.md and docs/access.md: their inventories are inventories, their commands are commands."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from labctl.cli.main import build_cli
+from labctl.lab.inventory import parse_inventory
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("real-hosts.md", "access.md")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    return BLOCK.findall((DOCS / page).read_text())
+
+
+def commands() -> Iterator[str]:
+    """Every labctl command line in the blocks, without its comment."""
+    for page in PAGES:
+        for _, text in blocks(page):
+            for line in text.splitlines():
+                if line.startswith("$ labctl "):
+                    yield line.removeprefix("$ ").partition("  #")[0].strip()
+
+
+def test_the_reference_inventory(tmp_path: Path) -> None:
+    (text,) = (text for kind, text in blocks("real-hosts.md") if kind == "toml")
+    (tmp_path / "config").write_text("Host rack-db2\n  HostName 192.0.2.2\n")
+    text = text.replace("SHA256:…", "SHA256:" + 43 * "A").replace("~/.ssh/config", str(tmp_path / "config"))
+    one, two = parse_inventory(text.replace(', "db"]', "]"), tmp_path / "hosts.toml")
+    assert (one.name, one.jumps[0].address, one.labels) == ("db1", "bastion.example", {"rack": "b2"})
+    assert (two.address, two.name) == ("192.0.2.2", "db2")
+
+
+def test_the_first_inventory() -> None:
+    text = next(text for _, text in blocks("real-hosts.md") if "$ cat hosts.toml" in text)
+    inventory = text.partition("$ cat hosts.toml\n")[2].partition("\n$ ")[0]
+    nodes = parse_inventory(inventory, Path("/hosts.toml"))
+    assert [node.name for node in nodes] == ["db1", "db2", "db3"]
+    assert {(node.ssh_user, node.sudo_password_env, node.transport) for node in nodes} == {
+        ("ops", "OPS_SUDO", "grpc")
+    }
+
+
+@pytest.mark.parametrize("line", list(dict.fromkeys(commands())))
+def test_a_command_of_the_page_is_one(line: str) -> None:
+    """Each word leads to a command, and each option is one of its own."""
+    command: click.Command = build_cli()
+    words = [word for word in shlex.split(line)[1:] if word not in ("|", ">")]
+    context = click.Context(command, info_name="labctl")
+    rest = words
+    while isinstance(command, click.Group):
+        while rest and rest[0] == "--lab":
+            rest = rest[2:]
+        found = command.get_command(context, rest[0])
+        assert found, f"{rest[0]} is no command"
+        command, rest = found, rest[1:]
+        context = click.Context(command, info_name=command.name, parent=context)
+    known = {option for param in command.get_params(context) for option in param.opts}
+    assert {word for word in rest if word.startswith("--")} <= known

@@ -151,7 +151,7 @@ def add(authority: LabAuthority, name: str, days: int, now: dt.datetime) -> byte
 
 def revoke(authority: LabAuthority, name: str, now: dt.datetime) -> Register:
     """Take all certificates of a name back. The nodes have to be told. Raises :class:`UsageError`."""
-    _keeper_only(authority)
+    keeper_only(authority)
     register = read(authority)
     own = fingerprint(authority.client_certificate())
     known = dict.fromkeys(one.name for one in register.operators)
@@ -203,7 +203,8 @@ def take(directory: Path, pem: bytes, lab: str) -> None:
     write_all(directory, {"ca.pem": ca, "client.pem": certificate, "client.key": key})
 
 
-def _keeper_only(authority: LabAuthority) -> None:
+def keeper_only(authority: LabAuthority) -> None:
+    """Raises :class:`LabError` where this machine has not the key of the authority."""
     if not authority.may_issue:
         raise LabError(
             f"this machine may command lab {authority.lab}, and not say who else may", "who keeps the lab does"

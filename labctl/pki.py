@@ -112,6 +112,10 @@ class LabAuthority:
         """The authority's own."""
         return self._certificate
 
+    def own_pem(self) -> bytes:
+        """The authority's certificate alone: its file may name another one besides."""
+        return _pem(self._certificate)
+
     def client_certificate(self) -> x509.Certificate:
         """What this machine shows to agents, as it is now."""
         return x509.load_pem_x509_certificate(self.client_certificate_file.read_bytes())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from labctl.cli.base import LabGroup, pass_session
-from labctl.cli.fleet import ask_all, some, warn_all
+from labctl.cli.fleet import ask_all, failure, some, warn_all
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, LabError, UsageError
 from labctl.lab.model import Node
@@ -156,6 +156,50 @@ def renew_command(session: Session, days: int) -> int:
     authority = session.tools.authority(session.lab)
     register = operators.renew(authority, days, _now())
     return _tell(session, register, f"the certificate here is new, for {days} days")
+
+
+@operator_group.command("new-authority")
+@pass_session
+def new_authority_command(session: Session) -> int:
+    """Another authority for the lab, while its agents serve.
+
+    Every node has to be within reach; where one is not nothing is turned, and the command is repeated later. Other
+    operators need new certificates afterwards: `labctl operator add`.
+    """
+    from labctl import succession
+    from labctl.cli.installing import certificates_of
+    from labctl.lab import renewal
+    from labctl.lab.root import Root
+
+    authority = session.tools.authority(session.lab)
+    coming = succession.next_authority(authority)
+    trusted = succession.both(authority, coming)
+
+    def at(node: Node, act: Callable[[Root], bool]) -> bool:
+        with session.tools.remote(node) as remote:
+            return act(Root(remote, session.password))
+
+    told = ask_all(session.nodes(), lambda node: at(node, lambda root: renewal.trust(root, trusted)))
+    if told.bad:
+        raise failure(told, "the old authority goes on; nothing was turned")
+    turned = succession.turn(authority, coming)
+    nodes = [node for node in session.nodes() if told.good[node.name]]
+
+    def renewed(root: Root) -> bool:
+        renewal.renew(root, certificates_of(session, root.name))
+        return True
+
+    answers = ask_all(nodes, lambda node: at(node, renewed))
+    warn_all(answers.bad)
+    if not answers.bad:
+        succession.settle(turned)
+    late = f"; NOT on {some(answers.bad)}: labctl node renew {' '.join(answers.bad)}" if answers.bad else ""
+    code = ExitCode.LAB_BROKE if answers.bad else ExitCode.PASS
+    data = {"authority": turned.lab_id, "renewed": list(answers.good), "failed": list(answers.bad)}
+    on = f", on {some(answers.good)} too" if answers.good else ""
+    text = f"lab {session.lab} has a new authority ({turned.lab_id}){on}{late}"
+    session.answer({**data, "exit_code": int(code)}, session.for_this_lab(text))
+    return code
 
 
 def _tell(session: Session, register: Register, what: str) -> int:

@@ -35,6 +35,14 @@ def push_revoked(root: Root, revoked: bytes) -> bool:
     return True
 
 
+def trust(root: Root, authorities: bytes) -> bool:
+    """Let a node's agent take operators of these authorities (PEM) from now on. False: there is no agent."""
+    if root.ask("test", "-e", at.PROGRAM).status != 0:
+        return False
+    root.write(f"{at.TLS}/ca.pem", authorities, "0600", beside=at.FRESH)
+    return True
+
+
 def renew(root: Root, files: Mapping[str, bytes]) -> None:
     """Give a node's agent new certificates. It takes them while it runs: injections stay.
 

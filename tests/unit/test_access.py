@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
-from labctl import operators
+from labctl import operators, pki, succession
 from labctl.errors import LabError, UsageError
+from labctl.lab.files import write_atomic
 from labctl.lab.model import Node
 from labctl.pki import LabAuthority, common_name, fingerprint
 from labctl.transport.base import ConnectError
@@ -223,3 +224,62 @@ def test_a_damaged_register_is_one_line(authority: LabAuthority) -> None:
     (authority.directory / operators.FILE).write_text("{")
     with pytest.raises(LabError, match=r"operators\.json cannot be read"):
         operators.read(authority)
+
+
+def test_another_authority_while_an_agent_serves(authority: LabAuthority, tls: Path, tmp_path: Path) -> None:
+    bob = operator(authority, "bob", tmp_path)
+    coming = succession.next_authority(authority)
+    assert succession.next_authority(authority).lab_id == coming.lab_id != authority.lab_id
+    with serving(tls) as (node, _), GrpcTransport(node, authority) as open_before:
+        AgentClient(open_before).facts()
+        put(tls, {"ca.pem": succession.both(authority, coming)})
+        for who in (authority, bob):
+            with GrpcTransport(node, who) as transport:
+                AgentClient(transport).facts()
+        turned = succession.turn(authority, coming)
+        assert not succession.is_under_way(authority.directory)
+        with GrpcTransport(node, turned) as transport:  # its certificate is still the old one's
+            AgentClient(transport).facts()
+        put(tls, turned.node_files("w1"))
+        succession.settle(turned)
+        after = LabAuthority.load(authority.directory)
+        assert after.ca_file.read_bytes() == after.own_pem() and after.lab_id == turned.lab_id
+        with GrpcTransport(node, after) as transport:
+            AgentClient(transport).facts()
+        AgentClient(open_before).facts()
+        with GrpcTransport(node, bob) as transport, pytest.raises(ConnectError, match="belongs to another CA"):
+            AgentClient(transport).facts()
+        again = operator(after, "bob", tmp_path / "again")
+        with GrpcTransport(node, again) as transport:
+            AgentClient(transport).facts()
+    assert [one.name for one in operators.read(after).operators] == ["alice", "bob"]
+
+
+@pytest.mark.parametrize("lost_at", range(1, 6))
+def test_a_turn_that_is_cut_leaves_what_agents_take(
+    authority: LabAuthority, tls: Path, monkeypatch: pytest.MonkeyPatch, lost_at: int
+) -> None:
+    coming = succession.next_authority(authority)
+    put(tls, {"ca.pem": succession.both(authority, coming)})
+    written: list[Path] = []
+
+    def cut(path: Path, content: bytes, mode: int = 0o600) -> None:
+        if len(written) == lost_at:
+            raise KeyboardInterrupt
+        written.append(path)
+        write_atomic(path, content, mode)
+
+    for module in (succession, pki, operators):
+        monkeypatch.setattr(module, "write_atomic", cut)
+    with pytest.raises(KeyboardInterrupt):
+        succession.turn(authority, coming)
+    monkeypatch.undo()
+    found = LabAuthority.load(authority.directory)
+    with serving(tls) as (node, _):
+        if written[-1].name != "client.key":  # else a key without its certificate: the same command mends it
+            with GrpcTransport(node, found) as transport:
+                AgentClient(transport).facts()
+        turned = succession.turn(found, succession.next_authority(found))
+        with GrpcTransport(node, turned) as transport:
+            AgentClient(transport).facts()
+        assert turned.lab_id == coming.lab_id and not succession.is_under_way(authority.directory)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from cryptography import x509
 
 from labctl import operators
 from labctl.lab import footprint as at
@@ -266,3 +267,24 @@ def test_one_node_alone_is_told_as_an_error(world: World, authority: LabAuthorit
     done = world.run("node", "install", "w1")
     assert done.code == 3 and done.err.splitlines()[-1].startswith("error: w1: the agent cannot run here")
     assert "nothing to remove" in world.run("node", "remove", "w1").out
+
+
+def test_another_authority_on_the_command_line(world: World, authority: LabAuthority) -> None:
+    world.lab.count = 2
+    nodes = [provision(world, authority, "w1")]
+    done = world.run("operator", "new-authority")
+    assert done.code == 70 and "the old authority goes on; nothing was turned" in done.err
+    assert LabAuthority.load(authority.directory).lab_id == authority.lab_id
+    assert nodes[0].path(f"{at.TLS}/ca.pem").read_text().count("BEGIN CERTIFICATE") == 2
+    nodes.append(provision(world, authority, "w2"))
+    data = world.run("operator", "new-authority", "--json").data
+    assert (data["renewed"], data["failed"]) == (["w1", "w2"], []) and data["authority"] != authority.lab_id
+    after = LabAuthority.load(authority.directory)
+    for node in nodes:
+        assert node.path(f"{at.TLS}/ca.pem").read_bytes() == after.own_pem()
+        shown = x509.load_pem_x509_certificate(node.path(f"{at.TLS}/node.pem").read_bytes())
+        shown.verify_directly_issued_by(after.certificate)
+    assert after.ca_file.read_bytes() == after.own_pem()
+    for node in nodes:
+        node.found.pop("authority", None)
+    assert world.run("node", "adopt", "w1").code == 0

@@ -13,7 +13,7 @@ import click
 from labctl.cli.base import LabGroup, pass_session
 from labctl.cli.fleet import ask_all, failure, some, warn_all
 from labctl.cli.session import Session
-from labctl.errors import ExitCode, LabError, UsageError
+from labctl.errors import ExitCode, UsageError
 from labctl.lab.model import Node
 from labctl.report.text import PlainTable
 
@@ -215,11 +215,15 @@ def _tell(session: Session, register: Register, what: str) -> int:
 def tell(session: Session, register: Register, nodes: Sequence[Node]) -> tuple[list[str], list[str]]:
     """Push the list of revoked certificates: the nodes that have it, and those that could not be told.
 
-    A node without an agent gets it with the agent.
+    A node without an agent gets it with the agent. Only who keeps the lab has the list: others would push an empty
+    one.
     """
     from labctl import operators
     from labctl.lab.renewal import push_revoked
     from labctl.lab.root import Root
+
+    authority = session.tools.authority(session.lab)
+    operators.keeper_only(authority)
 
     def push(node: Node) -> bool:
         with session.tools.remote(node) as remote:
@@ -228,11 +232,7 @@ def tell(session: Session, register: Register, nodes: Sequence[Node]) -> tuple[l
     answers = ask_all(nodes, push)
     warn_all(answers.bad)
     told = [name for name, has_agent in answers.good.items() if has_agent]
-    authority = session.tools.authority(session.lab)
-    if authority.may_issue:
-        operators.write(authority, register.having(told))
-    elif not nodes:
-        raise LabError(f"lab {session.lab} has no nodes")
+    operators.write(authority, register.having(told))
     return told, list(answers.bad)
 
 

@@ -56,7 +56,8 @@ def adopt_command(session: Session, node: str, inventory: Path | None, renew: bo
                 raise UsageError(f"{node} cannot be taken as it is: {'; '.join(problems)}", hint)
             if seen.certificates:
                 renewal.renew(root, certificates_of(session, node))
-            renewal.push_revoked(root, operators.read(authority).revoked_list())
+            if authority.may_issue:  # others do not know who is let in no more
+                renewal.push_revoked(root, operators.read(authority).revoked_list())
             ready_of(session, root)(found)
             facts_now = facts_of(session, root)
     if authority.may_issue:

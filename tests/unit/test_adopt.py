@@ -225,12 +225,19 @@ def test_an_operator_works_elsewhere(
 ) -> None:
     out = tmp_path / "bob.pem"
     world.run("operator", "add", "bob", "--out", str(out))
+    node = provision(world, authority)
+    put = node.path(f"{at.TLS}/{at.REVOKED}")
+    put.write_text("0" * 64 + " eve 2026-01-01\n")
     monkeypatch.setattr(world, "directory", tmp_path / "elsewhere")
     assert world.run("operator", "use", str(out)).code == 0
     guest = LabAuthority.load(world.pki_dir("default"))
     assert not guest.may_issue
     assert world.run("--lab", "other", "operator", "use", str(out)).code == 64
-    assert world.run("operator", "add", "eve", "--out", str(tmp_path / "eve.pem")).code == 70
+    for words in (("add", "eve", "--out", str(tmp_path / "eve.pem")), ("push",), ("renew",), ("new-authority",)):
+        assert world.run("operator", *words).code == 70, words
+    assert world.run("operator", "revoke", "bob").code == 70
+    assert world.run("node", "adopt", "w1").code == 0
+    assert "eve" in put.read_text(), "who does not keep the lab does not know who was revoked"
     assert nobody("w1", "ssh-ed25519", "SHA256:x") is False
 
 

@@ -24,6 +24,7 @@ from google.protobuf.message import Message
 from labctl.pki import LabAuthority, node_id
 from node_agent.api import agent_pb2 as pb
 from node_agent.api.methods import METHODS, SERVICE, Method
+from node_agent.caller import Caller
 from node_agent.errors import AgentError
 from node_agent.injector import Injector
 from node_agent.server import _OPTIONS, _abort
@@ -57,7 +58,7 @@ class MoodyService(Service):
 
     mood, moody_about, late_s = "", frozenset[str](), 0.0
 
-    def call(self, method: str, request: Message, caller: str) -> Message:
+    def call(self, method: str, request: Message, caller: Caller) -> Message:
         if method not in self.moody_about:
             return super().call(method, request, caller)
         if self.mood == "silent":
@@ -68,7 +69,7 @@ class MoodyService(Service):
             return self._lie(method, request, caller)
         return super().call(method, request, caller)
 
-    def _lie(self, method: str, request: Message, caller: str) -> Message:
+    def _lie(self, method: str, request: Message, caller: Caller) -> Message:
         """Says of an injection that it is another node's, or that it is recovered when nobody touched it."""
         if isinstance(request, pb.RecoverRequest):
             told = super().call("List", pb.ListRequest(ended=True, ids=request.ids), caller)
@@ -106,7 +107,7 @@ def serve(agents: Mapping[str, Agent], authority: LabAuthority) -> tuple[grpc.Se
         def one(request: Message, context: Any) -> Message:
             meant = context._rpc_event.call_details.host.decode()
             try:
-                return by_name[meant].call(method.name, request, "labctl")
+                return by_name[meant].call(method.name, request, Caller("labctl"))
             except AgentError as error:
                 _abort(context, error)
 

@@ -47,9 +47,13 @@ class _Login(paramiko.ServerInterface):
 
 def _lead_on(transport: paramiko.Transport, login: _Login) -> None:
     """Be a jump host: join what was asked for with the channel."""
+    kept = []  # paramiko itself knows a channel weakly: one that nobody keeps is gone
     while transport.is_active():
         channel = transport.accept(1.0)
-        if channel is None or channel.chanid not in login.wanted:
+        if channel is None:
+            continue
+        kept.append(channel)
+        if channel.chanid not in login.wanted:
             continue
         try:
             there = socket.create_connection(login.wanted[channel.chanid], 5)

@@ -98,14 +98,12 @@ def _as_root(node: Node, command: tuple[str, ...]) -> tuple[tuple[str, ...], byt
 
 def _by_ssh(node: Node, command: tuple[str, ...]) -> str:
     words, lead = _as_root(node, command)
-    try:
-        done = subprocess.run(
-            ssh_argv(node, words, batch=True), capture_output=True, timeout=LOGS_TIMEOUT_S, check=False, input=lead
-        )
-    except subprocess.TimeoutExpired:
-        raise LabError(
-            f"{node.name}: no log within {LOGS_TIMEOUT_S:g} s", "labctl logs --console needs no SSH"
-        ) from None
+    if lead:  # a wrong password would be tried with the next line of the input, too
+        tried = _ran(node, sudo.checking(), lead.splitlines(keepends=True)[0])
+        if tried.returncode not in (0, SSH_BROKE):
+            said = tried.stderr.decode(errors="replace").strip().splitlines()
+            raise LabError(f"{node.name}: sudo refuses {node.ssh_user}: {said[-1] if said else 'no message'}")
+    done = _ran(node, words, lead)
     if done.returncode != 0:
         said = done.stderr.decode(errors="replace").strip().splitlines()
         what = (
@@ -113,6 +111,16 @@ def _by_ssh(node: Node, command: tuple[str, ...]) -> str:
         )
         raise LabError(f"{node.name}: {what}: {said[-1] if said else 'no message'}")
     return done.stdout.decode(errors="replace")
+
+
+def _ran(node: Node, words: tuple[str, ...], content: bytes) -> subprocess.CompletedProcess[bytes]:
+    argv = ssh_argv(node, words, batch=True)
+    try:
+        return subprocess.run(argv, capture_output=True, timeout=LOGS_TIMEOUT_S, check=False, input=content)
+    except subprocess.TimeoutExpired:
+        raise LabError(
+            f"{node.name}: no log within {LOGS_TIMEOUT_S:g} s", "labctl logs --console needs no SSH"
+        ) from None
 
 
 def _console_file(session: Session, node: Node) -> Path:

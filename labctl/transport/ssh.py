@@ -132,8 +132,39 @@ class SshTransport(ClosingTransport):
 
     def _connected(self, deadline: float) -> Connection:
         if self._login is None:
-            self._login = log_in(self.node, max(0.1, min(CONNECT_TIMEOUT_S, deadline - time.monotonic())))
+            left = max(0.1, min(CONNECT_TIMEOUT_S, deadline - time.monotonic()))
+            login = log_in(self.node, left)
+            try:
+                self._check_password(login, left)
+            except BaseException:
+                log_out(login)
+                raise
+            self._login = login
         return self._login
+
+    def _check_password(self, login: Connection, timeout_s: float) -> None:
+        """Once a login: a wrong password before a request would be tried with each line of the request."""
+        password = sudo.referred(self.node) if self.node.ssh_user != "root" else None
+        if password is None:
+            return
+        channel: Channel = login.transport.open_session(timeout=timeout_s)
+        channel.settimeout(CONNECT_TIMEOUT_S)
+        channel.exec_command(shlex.join(sudo.checking()))
+        channel.sendall(sudo.first_line(password))
+        channel.shutdown_write()
+        channel.makefile("rb").read()
+        status, complaint = _ended(channel)
+        if status != 0:
+            raise sudo_refused(self.node, complaint)
+
+
+def sudo_refused(node: Node, complaint: str) -> ConnectError:
+    """The password was tried, and sudo would not."""
+    return ConnectError(
+        "login",
+        f"{node.name}: sudo refuses {node.ssh_user}: {complaint}",
+        "is the password right, and the user in sudoers?",
+    )
 
 
 def parsed(node: Node, method: Method, line: bytes) -> Message:

@@ -16,7 +16,10 @@ from labctl.lab.model import Node
 from labctl.lab.remote import Output, Running
 from labctl.lab.root import Root
 from labctl.transport import sudo
+from labctl.transport.base import ConnectError
+from labctl.transport.client import AgentClient
 from labctl.transport.ssh import SshTransport
+from tests.unit.sshd import SshServer
 
 FAKE_SUDO = """#!/bin/sh
 # As sudo reads a password: the first line of its input, and only where it asks.
@@ -130,3 +133,31 @@ def test_a_request_to_the_agent_comes_after_the_password(monkeypatch: pytest.Mon
     command = transport.command("Facts")
     assert command[:4] == ("sudo", "-k", "-S", "-p") and "secret" not in " ".join(command)
     assert transport._lead() == b"secret\n" + sudo.MARK.encode() + b"\n"
+
+
+def test_a_wrong_password_is_tried_once_over_the_transport_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs: list[bytes] = []
+
+    def answer(argv: list[str], stdin: bytes) -> tuple[int, bytes, bytes]:
+        inputs.append(stdin)
+        if argv[-1] == "true":
+            good = stdin == b"secret\n"
+            return (0, b"", b"") if good else (1, b"", b"Sorry, try again.\nsudo: 1 incorrect password attempt\n")
+        return 0, b'{"reply":{"node":"w1","contract":1}}\n', b""
+
+    with SshServer(tmp_path, answer) as server:
+        server.users = ["ops"]
+        node = server.node(ssh_user="ops", sudo_password_env="OPS_SUDO")
+        monkeypatch.setenv("OPS_SUDO", "wrong")
+        with (
+            SshTransport(node) as transport,
+            pytest.raises(ConnectError, match=r"sudo refuses ops: .*1 incorrect"),
+        ):
+            AgentClient(transport).facts()
+        assert inputs == [b"wrong\n"]
+        monkeypatch.setenv("OPS_SUDO", "secret")
+        with SshTransport(node) as transport:
+            assert [AgentClient(transport).facts().node for _ in range(2)] == ["w1", "w1"]
+    assert [one.startswith(b"secret\n" + sudo.MARK.encode()) for one in inputs[1:]] == [False, True, True]

@@ -114,16 +114,16 @@ def test_from_an_inventory_to_a_node_that_is_as_it_was(lab: LabUnderTest, bare: 
 
 
 def test_a_login_that_cannot_be_root_is_refused(lab: LabUnderTest, bare: Rack) -> None:
-    before = state(bare.node)
     key = ssh(bare.node, "cat /root/.ssh/authorized_keys").stdout.strip()
     # sshd lets nobody in whose account is locked, which is what useradd makes.
     ssh(bare.node, "useradd --create-home --password '*' ops && install -d -m 700 -o ops -g ops /home/ops/.ssh && "
         f"echo '{key}' > /home/ops/.ssh/authorized_keys && chown ops: /home/ops/.ssh/authorized_keys")  # fmt: skip
+    before = state(bare.node)
     bare("up", "--inventory", bare.inventory(by_jump(lab, bare.directory, user="ops")))
     refused = bare("node", "install", "db1", status=3)
     assert "user ops is not root, and there is no sudo; the agent has to be root's" in refused
-    ssh(bare.node, "userdel --remove ops")
     assert state(bare.node) == before
+    ssh(bare.node, "userdel --remove ops")
 
 
 def test_a_node_that_a_tool_provisioned(lab: LabUnderTest, bare: Rack) -> None:

@@ -498,7 +498,7 @@ def test_what_is_live_is_recovered_first_where_that_is_asked(rig: Rig) -> None:
     assert "opt/groundfault/lib/one.py" in rig.node.files()
     rig.agent.left = ()
     rig.install("two", recover=True)
-    assert rig.agent.ids == () and "opt/groundfault/lib/two.py" in rig.node.files()
+    assert not rig.agent.ids and "opt/groundfault/lib/two.py" in rig.node.files()
 
 
 def test_a_disk_that_fills_up_is_not_left_full(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import grpc
@@ -99,7 +99,7 @@ class Saying(ClosingTransport):
     def call(self, method: str, request: Message, timeout_s: float) -> Message:
         return self._reply
 
-    def watch(self, request: pb.WatchRequest) -> Iterator[pb.Injection]:
+    def watch(self, request: pb.WatchRequest) -> Generator[pb.Injection]:
         assert isinstance(self._reply, pb.Injection)
         yield self._reply
 

@@ -18,7 +18,7 @@ from labctl.errors import LabError, UsageError
 from labctl.lab import image, provision, workload
 from labctl.lab.accelerator import emulation
 from labctl.lab.model import LabOptions, Node
-from labctl.lab.remote import Output, Remote
+from labctl.lab.remote import Output, Remote, Running
 from labctl.lab.state import Ports, Record, read_record, write_record
 from labctl.progress import SilentProgress
 from problems.workloads import (
@@ -211,6 +211,9 @@ class Nodes:
 
             def run(self, argv: Sequence[str], *, stdin: IO[bytes] | None = None, timeout_s: float = 0) -> Output:
                 return nodes.ask(node.name, argv)
+
+            def start(self, argv: Sequence[str], first: bytes = b"") -> Running:
+                raise NotImplementedError
 
         self.open += 1
         try:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -78,12 +78,21 @@ def by_jump(lab: LabUnderTest, directory: Path, **changes: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def bare(lab: LabUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
-    """w3 has no agent, and is a host of a lab `rack` that has not been made yet."""
+def rack(lab: LabUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rack]:
+    """w3 has no agent, and is a host of a lab `rack`, which the first test makes."""
     lab.reset()
     labctl("node", "remove", "w3")
     yield Rack(tmp_path_factory.mktemp("rack"), lab.node("w3"))
     lab.reset()
+
+
+@pytest.fixture
+def bare(lab: LabUnderTest, rack: Rack) -> Rack:
+    """The same for each test, whatever one that failed has left."""
+    if ssh(lab.node("w3"), f"test -e {at.PROGRAM} -o -e {at.UNIT_FILE}", check=False).returncode == 0:
+        lab.reset()
+        labctl("node", "remove", "w3")
+    return replace(rack, node=lab.node("w3"))
 
 
 def test_from_an_inventory_to_a_node_that_is_as_it_was(lab: LabUnderTest, bare: Rack) -> None:

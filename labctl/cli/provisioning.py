@@ -1,4 +1,4 @@
-"""Nodes that another tool provisions, and new certificates for nodes: adopt, renew, files, bundle."""
+"""Nodes that another tool provisions, and new certificates for nodes: adopt, renew, files, bundle, payload."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from labctl.cli.fleet import ask_all, warn_all
 from labctl.cli.installing import certificates_of, facts_of, has_list, ready_of, way_of
 from labctl.cli.lab import take_inventory
 from labctl.cli.node import node_group
-from labctl.cli.options import complete_nodes, node_argument
+from labctl.cli.options import complete_nodes, labels_option, node_argument
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, UsageError
 from labctl.lab.install import ARCHITECTURES, PYTHON_VERSIONS
@@ -138,3 +138,63 @@ def bundle_command(session: Session, python: str, arch: str) -> None:
 
     made = build_bundle(python, arch, session.progress)
     session.answer({"bundle": str(made), "python": python, "arch": arch}, str(made))
+
+
+@node_group.command("payload")
+@click.argument("names", nargs=-1, metavar="NODE...", shell_complete=complete_nodes)
+@labels_option()
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    required=True,
+    metavar="DIR",
+    help="Where it goes; a payload that is there is replaced.",
+)
+@click.option(
+    "--python",
+    "pythons",
+    type=click.Choice(PYTHON_VERSIONS),
+    multiple=True,
+    help="The nodes' Pythons.  [default: all]",
+)
+@click.option(
+    "--arch",
+    "archs",
+    type=click.Choice(ARCHITECTURES),
+    multiple=True,
+    default=("x86_64",),
+    show_default=True,
+    help="Their machines.",
+)
+@pass_session
+def payload_command(
+    session: Session,
+    *,
+    names: tuple[str, ...],
+    labels: tuple[str, ...],
+    out: Path,
+    pythons: tuple[str, ...],
+    archs: tuple[str, ...],
+) -> None:
+    """All that nodes get, as a directory for the Ansible role.
+
+    The agent for each kind of node, certificates, unit, and the list of what goes where. Has private keys in it.
+    """  # fmt: skip
+    from labctl.lab.bundle import build_bundle, bundle_key
+    from labctl.lab.payload import write_payload
+
+    if not names and not labels:
+        raise UsageError("NODE is missing", "names of nodes, or --nodes-labelled KEY=VALUE")
+    nodes = [node.name for node in session.nodes(names, labels)]
+    kinds = [
+        (python, arch) for python in dict.fromkeys(pythons or PYTHON_VERSIONS) for arch in dict.fromkeys(archs)
+    ]
+    bundles = {kind: (bundle_key(*kind), build_bundle(*kind, session.progress)) for kind in kinds}
+    made = write_payload(
+        out, session.tools.authority(session.lab), bundles, nodes, lambda node: certificates_of(session, node)
+    )
+    session.answer(
+        {"directory": str(out), "nodes": nodes, "programs": list(made.programs)},
+        f"{out} has what {', '.join(nodes)} get{'s' if len(nodes) == 1 else ''}, private keys among it; "
+        "next: ansible-playbook ansible/install.yml",
+    )

@@ -1,7 +1,8 @@
 """The agent as one archive with all it needs, for nodes that have no internet and no compiler.
 
 `opt/groundfault/lib` has the Python packages, `opt/groundfault/bin/node-agent` starts the agent with the node's
-own Python. Cached by content in two stages, so that a change of our code downloads nothing.
+own Python, `opt/groundfault/key` tells which bundle it is. Cached by content in two stages, so that a change of
+our code downloads nothing.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from labctl import paths
 from labctl.errors import LabError
 from labctl.lab import code
 from labctl.lab.files import locked, prune, scratch
+from labctl.lab.footprint import KEY_FILE
 from labctl.lab.tools import run
 from labctl.progress import Progress, SilentProgress
 
@@ -55,7 +57,7 @@ def pip_target(python_version: str, arch: str) -> tuple[str, ...]:
 
 def bundle_key(python_version: str = PYTHON_VERSION, arch: str = "x86_64") -> str:
     """The key of the whole bundle; reads the project's files, and no network."""
-    return _digest("2", packages_key(python_version, arch), code.code_key(), _LAUNCHER)
+    return _digest("3", packages_key(python_version, arch), code.code_key(), _LAUNCHER)
 
 
 def build_bundle(
@@ -78,7 +80,7 @@ def build_bundle(
             lib = work / "lib"
             shutil.copytree(packages, lib)
             code.place(lib, work)
-            _pack(lib, work / "bundle.tar.gz")
+            _pack(lib, key, work / "bundle.tar.gz")
             if bundle_key(python_version, arch) != key:
                 raise LabError("the agent's code changed while it was packed", "run it again")
             (work / "bundle.tar.gz").replace(target)
@@ -108,8 +110,8 @@ def _packages(python_version: str, arch: str, progress: Progress) -> Path:
     return target
 
 
-def _pack(lib: Path, target: Path) -> None:
-    """An archive whose bytes depend on the contents alone."""
+def _pack(lib: Path, key: str, target: Path) -> None:
+    """An archive whose bytes depend on the contents alone. The key comes last: where it is, all is."""
     with gzip.GzipFile(target, "wb", compresslevel=6, mtime=0) as packed:
         with tarfile.open(fileobj=packed, mode="w", format=tarfile.GNU_FORMAT) as tar:
             for path in sorted(lib.rglob("*")):
@@ -117,6 +119,7 @@ def _pack(lib: Path, target: Path) -> None:
                     name = f"opt/groundfault/lib/{path.relative_to(lib).as_posix()}"
                     add_file(tar, name, path.read_bytes(), 0o644)
             add_file(tar, "opt/groundfault/bin/node-agent", _LAUNCHER.encode(), 0o755)
+            add_file(tar, KEY_FILE.lstrip("/"), f"{key}\n".encode(), 0o644)
 
 
 def add_file(tar: tarfile.TarFile, name: str, content: bytes, mode: int) -> None:

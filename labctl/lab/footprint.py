@@ -6,6 +6,9 @@ Only what is listed is deleted.
 from __future__ import annotations
 
 PROGRAM = "/opt/groundfault"
+KEY_FILE = f"{PROGRAM}/key"
+"""Which program that is: the key of its bundle (:func:`labctl.lab.bundle.bundle_key`)."""
+
 CONFIG = "/etc/groundfault"
 TLS = f"{CONFIG}/tls"
 FRESH = f"{TLS}/.new"
@@ -24,6 +27,10 @@ RUN = "/run/groundfault"
 UNIT = "groundfault-agent.service"
 UNIT_FILE = f"/etc/systemd/system/{UNIT}"
 UNIT_SOURCE = f"{PROGRAM}/lib/node_agent/systemd/{UNIT}"
+
+MODES = {CONFIG: "0755", TLS: "0700", NODE_FILE: "0644", UNIT_FILE: "0644"}
+CERTIFICATE_MODE = "0600"
+"""Of each file in TLS."""
 
 DISKS = f"{STATE}/disks"
 """A record of each disk that `labctl node prepare-disk` put under device mapper, as NAME.json."""

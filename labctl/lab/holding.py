@@ -13,7 +13,7 @@ from labctl.lab.root import Root
 
 PYTHON = "/usr/bin/python3"
 NAME = "groundfault-install"
-_HOLD = """
+HOLD = """
 import fcntl, glob, os, sys
 lock = os.open("/etc", os.O_RDONLY)
 try:
@@ -38,7 +38,7 @@ def held(root: Root, who: str) -> Iterator[None]:
 
     `who` is told to them. Where the node has no Python nothing is held: what follows says so.
     """
-    running = root.start(PYTHON, "-c", _HOLD, NAME, who)
+    running = root.start(PYTHON, "-c", HOLD, NAME, who)
     try:
         word, _, other = running.line().partition(" ")
         if word == "busy":

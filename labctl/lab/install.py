@@ -51,6 +51,9 @@ print(json.dumps({
     "authority": text(%(authority)r),
     "present": [p for p in %(owned)r if os.path.lexists(p)],
     "live": [n[:-8] for n in names(%(journal)r) if n.endswith(".journal")],
+    "program": text(%(key)r).strip(),
+    "unit": text(%(unit)r),
+    "certificates": names(%(tls)r),
     "kept": [d + "/" + n for d in %(shared)r for n in names(d) if d + "/" + n not in %(lab)r],
     "disks": [n[:-5] for n in names(%(disks)r) if n.endswith(".json")],
 }))
@@ -79,7 +82,8 @@ class Agent(Protocol):
 class Machine(BaseModel):
     """What a look at a node found. `live`: ids whose journal is open; `present`: paths of the agent;
     `kept`: what lies in the shared directories; `disks`: names of disks that were prepared; `name` and
-    `authority`: which node the agent there takes itself for, and whom it obeys (PEM)."""
+    `authority`: which node the agent there takes itself for, and whom it obeys (PEM); `program`: the key of its
+    bundle; `unit`: its unit's text; `certificates`: names of files."""
 
     python: str
     arch: str
@@ -95,17 +99,25 @@ class Machine(BaseModel):
     clock_unix_s: float | None = None
     name: str = ""
     authority: str = ""
+    program: str = ""
+    unit: str = ""
+    certificates: tuple[str, ...] = ()
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+def look_script() -> str:
+    """Python that a node runs: it prints a :class:`Machine`, as JSON. Changes nothing."""
+    return _LOOK % {
+        "owned": at.OWNED, "journal": at.JOURNAL, "shared": at.SHARED, "disks": at.DISKS, "lab": at.OF_THE_LAB,
+        "name": at.NODE_FILE, "authority": f"{at.TLS}/ca.pem", "key": at.KEY_FILE, "unit": at.UNIT_FILE,
+        "tls": at.TLS,
+    }  # fmt: skip
+
+
 def look(root: Root) -> Machine:
     """Find out what a node is and what of the agent is on it. Changes nothing."""
-    script = _LOOK % {
-        "owned": at.OWNED, "journal": at.JOURNAL, "shared": at.SHARED, "disks": at.DISKS, "lab": at.OF_THE_LAB,
-        "name": at.NODE_FILE, "authority": f"{at.TLS}/ca.pem",
-    }  # fmt: skip
-    done = root.ask(PYTHON, "-c", script)
+    done = root.ask(PYTHON, "-c", look_script())
     if done.status == 127 or "not found" in done.stderr:
         raise UnsupportedError(
             f"{root.name}: there is no {PYTHON}", f"install Python {PYTHON_VERSIONS[0]} or newer"
@@ -230,21 +242,21 @@ def _unpack(root: Root, bundle: Path) -> None:
 
 
 def _configure(root: Root, files: Mapping[str, bytes]) -> None:
-    root.run("install", "-d", "-m", "0755", at.CONFIG)
+    root.run("install", "-d", "-m", at.MODES[at.CONFIG], at.CONFIG)
     write_certificates(root, files)
-    root.write(at.NODE_FILE, f"{root.name}\n".encode(), "0644", beside=at.FRESH)
+    root.write(at.NODE_FILE, f"{root.name}\n".encode(), at.MODES[at.NODE_FILE], beside=at.FRESH)
     _take_unit(root)
 
 
 def write_certificates(root: Root, files: Mapping[str, bytes]) -> None:
     """Put these into the agent's directory for them. A running agent takes them by itself."""
-    root.run("install", "-d", "-m", "0700", at.TLS)
+    root.run("install", "-d", "-m", at.MODES[at.TLS], at.TLS)
     for name, content in files.items():
-        root.write(f"{at.TLS}/{name}", content, "0600", beside=at.FRESH)
+        root.write(f"{at.TLS}/{name}", content, at.CERTIFICATE_MODE, beside=at.FRESH)
 
 
 def _take_unit(root: Root) -> None:
-    root.run("install", "-m", "0644", at.UNIT_SOURCE, at.UNIT_FILE)
+    root.run("install", "-m", at.MODES[at.UNIT_FILE], at.UNIT_SOURCE, at.UNIT_FILE)
     root.run("systemctl", "daemon-reload")
 
 

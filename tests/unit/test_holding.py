@@ -55,7 +55,7 @@ class Process:
 def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     monkeypatch.setattr(holding, "PYTHON", sys.executable)
     # A lock of this test's own: several may run at once.
-    monkeypatch.setattr(holding, "_HOLD", holding._HOLD.replace('"/etc"', repr(str(sys.prefix))))
+    monkeypatch.setattr(holding, "HOLD", holding.HOLD.replace('"/etc"', repr(str(sys.prefix))))
     node = Here()
     yield node
     for process in node.started:

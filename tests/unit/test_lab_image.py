@@ -53,14 +53,17 @@ def test_bundle_archive_is_the_same_each_time(tmp_path: Path) -> None:
     lib = tmp_path / "lib"
     (lib / "node_agent").mkdir(parents=True)
     (lib / "node_agent" / "main.py").write_text("def main(): ...\n")
-    bundle._pack(lib, tmp_path / "one.tar.gz")
-    bundle._pack(lib, tmp_path / "two.tar.gz")
+    bundle._pack(lib, "abc", tmp_path / "one.tar.gz")
+    bundle._pack(lib, "abc", tmp_path / "two.tar.gz")
     assert gzip.decompress((tmp_path / "one.tar.gz").read_bytes()) == gzip.decompress(
         (tmp_path / "two.tar.gz").read_bytes()
     )
     with tarfile.open(tmp_path / "one.tar.gz") as tar:
         modes = {entry.name: entry.mode for entry in tar}
-    assert modes == {"opt/groundfault/lib/node_agent/main.py": 0o644, "opt/groundfault/bin/node-agent": 0o755}
+    plain, program = 0o644, 0o755
+    assert modes == {"opt/groundfault/lib/node_agent/main.py": plain, "opt/groundfault/bin/node-agent": program,
+                     "opt/groundfault/key": plain}  # fmt: skip
+    assert list(modes)[-1] == "opt/groundfault/key", "where it is, all is"
 
 
 def test_a_built_bundle_is_taken_from_the_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ test: toolchain check ## every test: fast ones first, then real kernels in virtu
 check: ## format, lint, types, generated code
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
 	@$(BIN)/mypy
+	@cd ansible && PATH="$(CURDIR)/$(BIN):$$PATH" ansible-lint -q
 	@$(BIN)/python scripts/generate-api --check
 
 lab: setup ## bring the three-node lab up

@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
+import yaml
+from cryptography import x509
 
+import node_agent
 from labctl.lab import footprint as at
-from labctl.lab.install import install
+from labctl.lab.bundle import bundle_key
+from labctl.lab.install import PYTHON_VERSIONS, install
+from labctl.lab.install import Machine as Look
 from labctl.lab.model import Node
+from labctl.lab.payload import FILE, Payload
 from labctl.lab.root import Root
+from labctl.pki import LabAuthority, names_in, node_id
+from node_agent.prepare.model import Request
+from tests.unit.cli_world import World
 from tests.unit.playbooks import ANSIBLE, MUTE, PYTHON, Machine, Site, archive
 from tests.unit.test_node_install import Quiet, ToyAgent, ToyNode
 
@@ -58,70 +73,63 @@ def tree(machine: Machine) -> dict[str, str]:
 
 
 def put(machine: Machine, version: str, where: str = at.PROGRAM) -> None:
-    """A program that is there already."""
-    for name in ("bin/node-agent", "key", f"lib/{version}.py", f"lib/node_agent/systemd/{at.UNIT}"):
-        machine.write(f"{where}/{name}", f"{version}\n")
+    """A program of this version that is there already."""
+    unpacked = archive(machine.root.parent / f"put-{version}.tar.gz", version)
+    target = machine.path(where)
+    with tarfile.open(unpacked) as tar, tempfile.TemporaryDirectory(dir=machine.root.parent) as scratch:
+        tar.extractall(scratch, filter="data")
+        (Path(scratch) / at.PROGRAM[1:]).rename(target)
 
 
 @pytest.mark.timeout(600)
 def test_agents_come_whatever_was_there_and_go_without_a_trace(site: Site) -> None:
-    """Each place where an install can be cut, upgrades, disks, an agent that never answers: all at once."""
-    between = site.machine("between")
-    put(between, "half", at.STAGING)
-    put(between, "old", at.RETIRED)
-    upgraded = site.machine("upgraded")
-    put(upgraded, "old")
+    """A fresh machine, one cut while it unpacked what was to replace a program that never answered, one cut before
+    the start, and one whose new agent does not answer: all at once, because Ansible takes its time."""
+    never = site.machine("never")
+    put(never, "half", at.STAGING)
+    put(never, "old", at.RETIRED)
+    put(never, "bad")
     unstarted = site.machine("unstarted")
     put(unstarted, "old", at.RETIRED)
     put(unstarted, "one")
-    unstarted.write(f"{at.PROGRAM}/bin/node-agent", "#!/bin/sh\necho '{\"reply\":{}}'\n")
-    unstarted.path(f"{at.PROGRAM}/bin/node-agent").chmod(0o755)
-    never = site.machine("never")
-    put(never, "old", at.RETIRED)
-    put(never, "bad")
-    disks = site.machine("disks", groundfault_agent_disks=[{"name": "spare", "size_mib": 64}])
-    site.machine("tiny", groundfault_agent_disks=[{"name": "spare", "size_mib": 1}])
     worse = site.machine("worse", MUTE)
     put(worse, "old")
-    worse.write(f"{at.PROGRAM}/lib/version", "old")
-    worse.path(f"{at.PROGRAM}/bin/node-agent").chmod(0o755)
+    disks = site.machine("disks", groundfault_agent_disks=[{"name": "spare", "size_mib": 64}])
 
     first = site.play("install.yml")
-    assert first.failed == {"tiny", "worse"}, first.text
-    assert "disk spare: size_mib: 1 MiB is too small for ext4" in first.said("tiny")
-    assert "worse: Wait for its answer: the agent does not answer; the agent of before is back" in first.said(
-        "worse"
-    )
+    assert first.failed == {"worse"}, first.text
+    told = "worse: Wait for its answer: the agent does not answer; the agent of before is back"
+    assert told in first.said("worse")
     assert worse.path(at.KEY_FILE).read_text() == "old\n" and site.active(worse)
+    assert not worse.path(at.RETIRED).exists()
     wanted = by_labctl(site, "one")
-    for name in ("tiny", "between", "upgraded", "never"):
-        assert tree(site.machines[name]) == wanted, name
-        assert site.active(site.machines[name]), name
-    assert set(tree(unstarted)) <= set(wanted) and at.RETIRED[1:] not in tree(unstarted)
-    assert site.active(unstarted)
-    keys = {path: path.read_bytes() for one in site.machines.values() for path in one.root.rglob("node.key")}
-    assert len(keys) == len(site.machines)
+    assert tree(never) == wanted
+    spare = {name for name in tree(disks) if name.startswith(at.STATE[1:])}
+    assert {name: text for name, text in tree(disks).items() if name not in spare} == wanted
+    assert set(tree(unstarted)) == set(wanted), "what was retired is gone"
+    assert all(site.active(one) for one in (never, unstarted, disks))
 
-    site.pack(upgraded, "one")  # with other certificates: those that are there stay
-    again = site.play("install.yml", only="disks,upgraded")
-    assert again.status == 0 and set(again.changed.values()) == {0}, again.text
-    assert {path: path.read_bytes() for path in keys} == keys
+    kept = disks.path(f"{at.TLS}/node.key").read_bytes()
+    site.pack(disks, "one")  # with other certificates: those that are there stay
+    disks.variables["groundfault_agent_disks"].append({"name": "tiny", "size_mib": 1})
+    again = site.play("install.yml", only="disks")
+    assert again.changed == {"disks": 0} and again.failed == {"disks"}, again.text
+    assert "disk tiny: size_mib: 1 MiB is too small for ext4" in again.said("disks")
+    assert disks.path(f"{at.TLS}/node.key").read_bytes() == kept
 
-    upgraded.write(f"{at.JOURNAL}/abcd2345.journal")
-    upgraded.write(f"{at.PROGRAM}/lib/version", MUTE)
-    before = upgraded.tree()
+    unstarted.write(f"{at.JOURNAL}/abcd2345.journal")
+    unstarted.write(f"{at.PROGRAM}/lib/version", MUTE)
+    before = unstarted.tree()
     never.write(f"{at.DISKS}/spare.json")
     never.variables["groundfault_agent_undo_disks"] = True
     site.machine("nothing")
-    gone = site.play("uninstall.yml", only="disks,upgraded,nothing,between,never")
-    assert gone.failed == {"disks", "upgraded"}, gone.text
+    gone = site.play("uninstall.yml", only="disks,unstarted,never,nothing")
+    assert gone.failed == {"disks", "unstarted"}, gone.text
     assert "disks are under device mapper: spare; nothing was removed" in gone.said("disks")
-    assert "could not be undone: abcd2345; nothing was removed" in gone.said("upgraded")
-    assert upgraded.tree() == before and disks.path(at.PROGRAM).exists()
+    assert "could not be undone: abcd2345; nothing was removed" in gone.said("unstarted")
+    assert unstarted.tree() == before and disks.path(at.PROGRAM).exists()
     assert gone.changed["nothing"] == 0
-    for name in ("nothing", "between", "never"):
-        assert set(site.machines[name].tree()) == EMPTY, name
-        assert not site.active(site.machines[name])
+    assert {*never.tree(), *site.machines["nothing"].tree()} == EMPTY and not site.active(never)
 
 
 @pytest.mark.timeout(300)
@@ -172,3 +180,82 @@ def test_what_cannot_be_is_refused_and_told(site: Site) -> None:
         assert [word for word in words if word not in said] == [], said
         assert set(site.machines[name].tree()) == EMPTY, name
     assert set(done.changed.values()) == {0}
+
+
+def test_who_installs_is_seen(site: Site) -> None:
+    machine = site.machine("db1")
+    data = json.loads((machine.payload / FILE).read_text())
+    look = (sys.executable, "-c", (machine.payload / data["look"]).read_text(), data["installer"])
+
+    def see() -> list[str]:
+        return subprocess.run(
+            (*look, "me"), input="", capture_output=True, text=True, check=True
+        ).stdout.splitlines()
+
+    held, found = see()
+    assert held == "held" and Look.model_validate_json(found).present == ()
+    with subprocess.Popen(
+        (*look, "alice@desk"), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdout and other.stdout.readline() == "held\n"
+        assert see() == ["busy alice@desk"]
+
+
+def test_the_role_knows_no_path_of_a_node() -> None:
+    """They are in the payload alone, so that there is one list."""
+    for file in ROLE.rglob("*.*"):
+        assert not re.search(r"/(etc|run|usr|opt|var/lib)/", file.read_text()), file
+
+
+def test_each_variable_is_checked_has_a_default_and_is_told() -> None:
+    specs = yaml.safe_load((ROLE / "meta" / "argument_specs.yml").read_text())["argument_specs"]
+    variables = set(specs["main"]["options"])
+    assert variables == set(yaml.safe_load((ROLE / "defaults" / "main.yml").read_text()))
+    page = (ANSIBLE.parent / "docs" / "ansible.md").read_text()
+    assert variables == set(re.findall(r"^\| `(groundfault_agent_\w+)`", page, re.M))
+    example = (ANSIBLE / "inventory.example.yml").read_text()
+    assert set(re.findall(r"(groundfault_agent_\w+):", example)) <= variables
+    disk = set(specs["main"]["options"]["groundfault_agent_disks"]["options"])
+    assert disk == set(Request.model_fields) - {"undo"}, "what the agent is asked for"
+
+
+def test_a_payload_has_what_an_install_puts_there(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority = LabAuthority.create(world.pki_dir("default"), "default")
+    asked: list[tuple[str, ...]] = []
+
+    def bundler(python: str, arch: str, progress: object) -> Path:
+        asked.append((python, arch))
+        return archive(tmp_path / f"{python}-{arch}.tar.gz", python)
+
+    monkeypatch.setattr("labctl.lab.bundle.build_bundle", bundler)
+    out = tmp_path / "payload"
+    assert world.run("node", "payload", "w1", "w2", "--out", str(out)).code == 0
+    assert asked == [(python, "x86_64") for python in PYTHON_VERSIONS]
+    assert out.stat().st_mode & 0o777 == 0o700
+    made = Payload.model_validate_json((out / FILE).read_bytes())
+    assert {*made.nodes} == {"w1", "w2"} and made.authority.encode() == authority.own_pem()
+    assert made.programs["3.13-x86_64"].key == bundle_key("3.13", "x86_64")
+    own = {one.path: one for one in made.nodes["w1"].certificates}
+    assert own.keys() == {f"{at.TLS}/{name}" for name in ("ca.pem", "node.pem", "node.key", at.REVOKED)}
+    for name in [one.source for one in own.values()]:
+        assert (out / name).stat().st_mode & 0o777 == 0o600
+    named = names_in(x509.load_pem_x509_certificate((out / "nodes/w1/node.pem").read_bytes()))
+    assert node_id("w1", "default") in named
+    unit = Path(node_agent.__file__).parent / "systemd" / at.UNIT
+    assert (out / made.unit_file.source).read_bytes() == unit.read_bytes()
+
+    again = ("node", "payload", "w1", "--python", "3.12", "--arch", "aarch64", "--out", str(out))
+    assert world.run(*again).code == 0
+    made = Payload.model_validate_json((out / FILE).read_bytes())
+    assert ({*made.programs}, {*made.nodes}) == ({"3.12-aarch64"}, {"w1"}), "replaced as a whole"
+    assert [path.name for path in tmp_path.glob(".payload*")] == []
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "file").write_text("mine")
+    for target in (tmp_path / "other", tmp_path / "3.12-aarch64.tar.gz"):
+        refused = world.run("node", "payload", "w1", "--out", str(target))
+        assert refused.code == 64, refused.err
+    assert (tmp_path / "other" / "file").read_text() == "mine"
+    assert world.run("node", "payload", "--out", str(out)).code == 64
+    assert world.run("node", "payload", "w9", "--out", str(out)).code == 64

@@ -1,4 +1,4 @@
-"""docs/real-hosts.md and docs/access.md: their inventories are inventories, their commands are commands."""
+"""The pages on real hosts: their inventories are inventories, their commands are commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from labctl.cli.main import build_cli
 from labctl.lab.inventory import parse_inventory
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("real-hosts.md", "access.md")
+PAGES = ("real-hosts.md", "access.md", "ansible.md")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
 

@@ -36,6 +36,7 @@ UPLOAD_TIMEOUT_S = 900.0
 _LOOK = """
 import json, os, platform, shutil, sys, time
 names = lambda d: sorted(os.listdir(d)) if os.path.isdir(d) else []
+drifted = lambda p, mode: os.stat(p).st_mode & 0o7777 != int(mode, 8) or os.stat(p).st_uid != os.geteuid()
 text = lambda p: open(p).read(65536) if os.path.isfile(p) else ""
 free = lambda d: shutil.disk_usage(d if os.path.isdir(d) else "/").free >> 20
 print(json.dumps({
@@ -54,6 +55,7 @@ print(json.dumps({
     "program": text(%(key)r).strip(),
     "unit": text(%(unit)r),
     "certificates": names(%(tls)r),
+    "drifted": [p for p, mode in %(modes)r.items() if os.path.exists(p) and drifted(p, mode)],
     "kept": [d + "/" + n for d in %(shared)r for n in names(d) if d + "/" + n not in %(lab)r],
     "disks": [n[:-5] for n in names(%(disks)r) if n.endswith(".json")],
 }))
@@ -83,7 +85,8 @@ class Machine(BaseModel):
     """What a look at a node found. `live`: ids whose journal is open; `present`: paths of the agent;
     `kept`: what lies in the shared directories; `disks`: names of disks that were prepared; `name` and
     `authority`: which node the agent there takes itself for, and whom it obeys (PEM); `program`: the key of its
-    bundle; `unit`: its unit's text; `certificates`: names of files."""
+    bundle; `unit`: its unit's text; `certificates`: names of files; `drifted`: paths with another mode or owner
+    than an install gives them."""
 
     python: str
     arch: str
@@ -102,6 +105,7 @@ class Machine(BaseModel):
     program: str = ""
     unit: str = ""
     certificates: tuple[str, ...] = ()
+    drifted: tuple[str, ...] = ()
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -111,7 +115,7 @@ def look_script() -> str:
     return _LOOK % {
         "owned": at.OWNED, "journal": at.JOURNAL, "shared": at.SHARED, "disks": at.DISKS, "lab": at.OF_THE_LAB,
         "name": at.NODE_FILE, "authority": f"{at.TLS}/ca.pem", "key": at.KEY_FILE, "unit": at.UNIT_FILE,
-        "tls": at.TLS,
+        "tls": at.TLS, "modes": at.MODES,
     }  # fmt: skip
 
 

@@ -5,8 +5,10 @@ The tool finds everything in it (`payload.json`) and knows no path by itself, so
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
+import tarfile
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from labctl.errors import LabError, UsageError
 from labctl.lab import code, holding
 from labctl.lab import footprint as at
+from labctl.lab.bundle import add_file
 from labctl.lab.install import (
     ARCHITECTURES,
     NEEDED_MIB,
@@ -33,19 +36,14 @@ FORMAT = 1
 """Raised when what reads a payload has to be changed with it."""
 
 FILE = "payload.json"
+NEEDED_FILES = ("ca.pem", "node.pem", "node.key")
+"""Without one of these in the agent's directory for certificates a node has none."""
+
 _UNIT_IN_PROGRAM = at.UNIT_SOURCE.removeprefix(f"{at.PROGRAM}/lib/")
 
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Placed(_Frozen):
-    """A file of the payload (`source`) and where it goes, with its mode. It is root's."""
-
-    source: str
-    path: str
-    mode: str
 
 
 class Program(_Frozen):
@@ -56,9 +54,12 @@ class Program(_Frozen):
 
 
 class ForNode(_Frozen):
-    """What one node alone gets. Its clock has to lie between the two times, in seconds since 1970."""
+    """What one node alone gets: an archive to unpack at `paths.root`, with its name, certificates and unit.
 
-    certificates: tuple[Placed, ...]
+    The node's clock has to lie between the two times, in seconds since 1970.
+    """
+
+    archive: str
     not_before_unix_s: int
     not_after_unix_s: int
 
@@ -76,22 +77,22 @@ class Needs(_Frozen):
 class Paths(_Frozen):
     """Where things are on a node: see :mod:`labctl.lab.footprint`."""
 
+    root: str = "/"
     program: str = at.PROGRAM
     unpacked: str = at.STAGING + at.PROGRAM
     staging: str = at.STAGING
     retired: str = at.RETIRED
-    key: str = at.KEY_FILE
     agent: str = f"{at.PROGRAM}/bin/node-agent"
     config: str = at.CONFIG
-    unit_in_program: str = at.UNIT_SOURCE.removeprefix(f"{at.PROGRAM}/")
-    tls: str = at.TLS
-    name: str = at.NODE_FILE
+    unit: str = at.UNIT_FILE
+    unit_source: str = at.UNIT_SOURCE
 
 
 class Payload(_Frozen):
     """What `payload.json` says.
 
-    `authority`: the certificate (PEM) of who commands the nodes. `look`: a program for the node's Python that
+    `authority`: the certificate (PEM) of who commands the nodes; `needed_files`: names of certificates that a node
+    has to have; `certificates`: as they are called in the archives. `look`: a program for the node's Python that
     tells what is there, as :class:`labctl.lab.install.Machine`, after the line "held"; or only "busy WHO", where
     an installer is at work. Its arguments are `installer` and who looks. `programs`: by Python and architecture,
     "3.13-x86_64". `owned`: all that is to be deleted, in this order; `shared`: folders that go when they are
@@ -107,9 +108,11 @@ class Payload(_Frozen):
     installer: str = holding.NAME
     needs: Needs = Needs()
     paths: Paths = Paths()
-    modes: Mapping[str, str] = at.MODES
     unit: str = at.UNIT
-    unit_file: Placed = Placed(source=at.UNIT, path=at.UNIT_FILE, mode=at.MODES[at.UNIT_FILE])
+    unit_text: str
+    unit_mode: str = at.MODES[at.UNIT_FILE]
+    needed_files: tuple[str, ...] = NEEDED_FILES
+    certificates: tuple[str, ...] = tuple(f"{at.TLS[1:]}/{name}" for name in (*NEEDED_FILES, at.REVOKED))
     programs: Mapping[str, Program]
     nodes: Mapping[str, ForNode]
     owned: tuple[str, ...] = at.OWNED
@@ -175,35 +178,51 @@ def _fill(
         name = f"agent-{python}-{arch}.tar.gz"
         shutil.copyfile(archive, fresh / name)
         programs[f"{python}-{arch}"] = Program(archive=name, key=key)
-    made = Payload(
-        lab=authority.lab, authority=authority.own_pem().decode(), programs=programs,
-        nodes={name: _for_node(name, certificates) for name, certificates in files.items()},
-    )  # fmt: skip
+    unit = code.node_files()[_UNIT_IN_PROGRAM].read_bytes()
+    (fresh / "nodes").mkdir()
     for name, certificates in files.items():
-        (fresh / _folder(name)).mkdir(parents=True)
-        for file, content in certificates.items():
-            _write(fresh / _folder(name) / file, content)
-    shutil.copyfile(code.node_files()[_UNIT_IN_PROGRAM], fresh / made.unit_file.source)
+        _write(fresh / _archive(name), _packed(name, certificates, unit))
+    made = Payload(
+        lab=authority.lab, authority=authority.own_pem().decode(), unit_text=unit.decode(), programs=programs,
+        nodes={name: _for_node(name, certificates["node.pem"]) for name, certificates in files.items()},
+    )  # fmt: skip
     _write(fresh / made.look, (holding.HOLD + look_script()).encode())
     _write(fresh / FILE, made.model_dump_json(indent=1).encode())
     return made
 
 
-def _for_node(name: str, files: Mapping[str, bytes]) -> ForNode:
-    dates = x509.load_pem_x509_certificate(files["node.pem"])
-    placed = (
-        Placed(source=f"{_folder(name)}/{file}", path=f"{at.TLS}/{file}", mode=at.CERTIFICATE_MODE)
-        for file in files
-    )
+def _packed(name: str, certificates: Mapping[str, bytes], unit: bytes) -> bytes:
+    """The archive for one node: what an install writes beside the program, with the same modes."""
+    files = {f"{at.TLS}/{file}": (content, at.CERTIFICATE_MODE) for file, content in certificates.items()}
+    files[at.NODE_FILE] = (f"{name}\n".encode(), at.MODES[at.NODE_FILE])
+    files[at.UNIT_FILE] = (unit, at.MODES[at.UNIT_FILE])
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+        for directory in (at.CONFIG, at.TLS):
+            entry = tarfile.TarInfo(directory[1:])
+            entry.type, entry.mode, entry.uname, entry.gname = (
+                tarfile.DIRTYPE,
+                int(at.MODES[directory], 8),
+                "root",
+                "root",
+            )
+            tar.addfile(entry)
+        for path, (content, mode) in files.items():
+            add_file(tar, path[1:], content, int(mode, 8))
+    return out.getvalue()
+
+
+def _for_node(name: str, certificate: bytes) -> ForNode:
+    dates = x509.load_pem_x509_certificate(certificate)
     return ForNode(
-        certificates=tuple(placed),
+        archive=_archive(name),
         not_before_unix_s=int(dates.not_valid_before_utc.timestamp()),
         not_after_unix_s=int(dates.not_valid_after_utc.timestamp()),
     )
 
 
-def _folder(node: str) -> str:
-    return f"nodes/{node}"
+def _archive(node: str) -> str:
+    return f"nodes/{node}.tar"
 
 
 def _write(path: Path, content: bytes) -> None:

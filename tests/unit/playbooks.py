@@ -170,17 +170,22 @@ class Site:
             machine.payload, self.authority, {(PYTHON, ARCH): (version, bundle)}, [machine.name],
             lambda name: self.authority.node_files(name) | {at.REVOKED: b""},
         )  # fmt: skip
-        (machine.payload / at.UNIT).write_text(f"[Unit] # {version}\n")
-        # A unit of its own: the toy systemctl serves all machines.
-        unit = f"{machine.name}.service"
+        # A unit of its own, and of that version: the toy systemctl serves all machines.
+        unit, unit_text = f"{machine.name}.service", f"[Unit] # {version}\n"
         for file in (FILE, "look.py"):
             text = (machine.payload / file).read_text().replace("/usr/bin/python3", sys.executable)
             text = re.sub(r"(?<=[\"'])/(opt|etc|var|run)\b", rf"{machine.root}/\1", text)
-            text = re.sub(rf"(?<=/system/){re.escape(at.UNIT)}", unit, text)
-            text = text.replace(f'"unit": "{at.UNIT}"', f'"unit": "{unit}"').replace(
-                f'"unit":"{at.UNIT}"', f'"unit":"{unit}"'
-            )
-            (machine.payload / file).write_text(text)
+            (machine.payload / file).write_text(text.replace(f"/system/{at.UNIT}", f"/system/{unit}"))
+        paths = json.loads((machine.payload / FILE).read_text())["paths"]
+        machine.says(unit=unit, unit_text=unit_text, paths={**paths, "root": str(machine.root)})
+        packed = machine.payload / "nodes" / f"{machine.name}.tar"
+        with tarfile.open(fileobj=io.BytesIO(packed.read_bytes())) as old, tarfile.open(packed, "w") as new:
+            for entry in old:
+                content = old.extractfile(entry) if entry.isfile() else None
+                if entry.name == at.UNIT_FILE[1:]:
+                    entry.name, entry.size = f"etc/systemd/system/{unit}", len(unit_text)
+                    content = io.BytesIO(unit_text.encode())
+                new.addfile(entry, content)
 
     def active(self, machine: Machine) -> bool:
         return (self.directory / "units" / f"active.{machine.name}.service").exists()
@@ -195,15 +200,8 @@ class Site:
                       "ansible_python_interpreter": sys.executable}  # fmt: skip
         inventory = self.directory / "inventory.yml"
         inventory.write_text(yaml.safe_dump({"groundfault": {"hosts": hosts, "vars": everywhere}}))
-        command = (
-            Path(sys.executable).with_name("ansible-playbook"),
-            "-i",
-            inventory,
-            "--forks",
-            "8",
-            "--limit",
-            only,
-        )
+        program = Path(sys.executable).with_name("ansible-playbook")
+        command = (program, "-i", inventory, "--forks", "8", "--limit", only)
         env = {
             **os.environ,
             "TOY": str(self.directory),

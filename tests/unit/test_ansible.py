@@ -237,14 +237,19 @@ def test_a_payload_has_what_an_install_puts_there(
     made = Payload.model_validate_json((out / FILE).read_bytes())
     assert {*made.nodes} == {"w1", "w2"} and made.authority.encode() == authority.own_pem()
     assert made.programs["3.13-x86_64"].key == bundle_key("3.13", "x86_64")
-    own = {one.path: one for one in made.nodes["w1"].certificates}
-    assert own.keys() == {f"{at.TLS}/{name}" for name in ("ca.pem", "node.pem", "node.key", at.REVOKED)}
-    for name in [one.source for one in own.values()]:
-        assert (out / name).stat().st_mode & 0o777 == 0o600
-    named = names_in(x509.load_pem_x509_certificate((out / "nodes/w1/node.pem").read_bytes()))
-    assert node_id("w1", "default") in named
-    unit = Path(node_agent.__file__).parent / "systemd" / at.UNIT
-    assert (out / made.unit_file.source).read_bytes() == unit.read_bytes()
+    archive_of = out / made.nodes["w1"].archive
+    assert archive_of.stat().st_mode & 0o777 == 0o600
+    with tarfile.open(archive_of) as tar:
+        modes = {entry.name: f"{entry.mode:04o}" for entry in tar}
+        certificate, unit = (tar.extractfile(name) for name in (f"{at.TLS[1:]}/node.pem", at.UNIT_FILE[1:]))
+        assert certificate and unit
+        assert node_id("w1", "default") in names_in(x509.load_pem_x509_certificate(certificate.read()))
+        source = Path(node_agent.__file__).parent / "systemd" / at.UNIT
+        assert unit.read() == source.read_bytes() == made.unit_text.encode()
+    certificates = {f"{at.TLS}/{name}" for name in ("ca.pem", "node.pem", "node.key", at.REVOKED)}
+    assert {f"/{name}" for name in made.certificates} == certificates
+    wanted = {**at.MODES, **dict.fromkeys(certificates, at.CERTIFICATE_MODE)}
+    assert {f"/{name}": mode for name, mode in modes.items()} == wanted
 
     again = ("node", "payload", "w1", "--python", "3.12", "--arch", "aarch64", "--out", str(out))
     assert world.run(*again).code == 0

@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from labctl.lab import footprint as at
 from labctl.lab.payload import FILE, write_payload
 from labctl.pki import LabAuthority
@@ -199,9 +197,9 @@ class Site:
         everywhere = {"ansible_connection": "local", "ansible_become": False,
                       "ansible_python_interpreter": sys.executable}  # fmt: skip
         inventory = self.directory / "inventory.yml"
-        inventory.write_text(yaml.safe_dump({"groundfault": {"hosts": hosts, "vars": everywhere}}))
+        inventory.write_text(json.dumps({"groundfault": {"hosts": hosts, "vars": everywhere}}))
         program = Path(sys.executable).with_name("ansible-playbook")
-        command = (program, "-i", inventory, "--forks", "8", "--limit", only)
+        command = (str(program), "-i", str(inventory), "--forks", "8", "--limit", only)
         env = {
             **os.environ,
             "TOY": str(self.directory),
@@ -211,6 +209,6 @@ class Site:
             "ANSIBLE_LOCAL_TEMP": str(self.directory / "ansible"),
             "ANSIBLE_REMOTE_TEMP": str(self.directory / "ansible"),
         }
-        argv = (*command, *options, ANSIBLE / playbook)
+        argv = (*command, *options, str(ANSIBLE / playbook))
         done = subprocess.run(argv, capture_output=True, text=True, env=env, timeout=300)
         return Ran(done.returncode, done.stdout + done.stderr)

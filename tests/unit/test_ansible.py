@@ -10,9 +10,10 @@ import tarfile
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
+import yaml  # type: ignore[import-untyped]
 from cryptography import x509
 
 import node_agent
@@ -137,7 +138,7 @@ def test_what_cannot_be_is_refused_and_told(site: Site) -> None:
     """Nothing is changed then, on any of them."""
     wanted: dict[str, tuple[str, ...]] = {}
 
-    def case(name: str, *words: str, **variables: object) -> Machine:
+    def case(name: str, *words: str, **variables: Any) -> Machine:
         wanted[name] = words
         return site.machine(name, **variables)
 

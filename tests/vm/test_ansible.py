@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from labctl.lab import footprint as at
 from labctl.lab.model import Node
@@ -31,7 +30,6 @@ FOOTPRINT = (
     f"'(' -type f -path '{at.TLS}/*' -printf '%p %m %u %g\\n' ')' -o -type f -printf '%p %m %u %g ' "
     "-exec sha256sum '{}' ';' -o -printf '%p %m %u %g\\n'"
 )
-DISK = {"groundfault_agent_disks": [{"name": "spare", "size_mib": 64}]}
 
 
 @dataclass(frozen=True)
@@ -50,8 +48,9 @@ class Site:
 
     def play(self, playbook: str, *options: str, failed: int = 0, **variables: object) -> tuple[int, str]:
         """Run a playbook: how much it changed, and all that it said."""
-        command = (Path(sys.executable).with_name("ansible-playbook"), "-i", self.directory / "inventory.yml")
-        argv = (*command, *options, "-e", json.dumps(variables), ANSIBLE / playbook)
+        program = Path(sys.executable).with_name("ansible-playbook")
+        command = (str(program), "-i", str(self.directory / "inventory.yml"))
+        argv = (*command, *options, "-e", json.dumps(variables), str(ANSIBLE / playbook))
         env = {**os.environ, "ANSIBLE_CONFIG": str(ANSIBLE / "ansible.cfg"), "ANSIBLE_NOCOLOR": "1"}
         done = subprocess.run(argv, capture_output=True, text=True, timeout=600, env=env)
         said = done.stdout + done.stderr
@@ -72,7 +71,7 @@ def inventories(node: Node, directory: Path) -> None:
         "ansible_ssh_common_args": f"-F /dev/null -o UserKnownHostsFile={node.known_hosts}",
         "groundfault_agent_payload": str(directory / "payload"),
     }  # fmt: skip
-    (directory / "inventory.yml").write_text(yaml.safe_dump({"groundfault": {"hosts": {"db1": host}}}))
+    (directory / "inventory.yml").write_text(json.dumps({"groundfault": {"hosts": {"db1": host}}}))
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +112,7 @@ def test_by_ansible_twice_then_by_labctl_twice_and_away(site: Site) -> None:
 
 def test_with_a_disk_and_a_fault_on_it_and_away_by_ansible(site: Site) -> None:
     before = state(site.node)
-    site.play("install.yml", **DISK)
+    site.play("install.yml", groundfault_agent_disks=[{"name": "spare", "size_mib": 64}])
     site("node", "adopt", "db1")
     site("inject", "latent_sector_error", "--node", "db1", "--disk", "spare", "--for", "10m")
     _, refused = site.play("uninstall.yml", failed=1)

@@ -8,14 +8,12 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import get_args
 
 import click
 
 from labctl.cli.base import LabCommand, pass_session
 from labctl.cli.session import Session
 from labctl.errors import LabError
-from labctl.lab.model import KernelName
 
 NODE, FILE = "w2", "/srv/data/demo.bin"
 STEP_LIMIT_S = 1800.0
@@ -128,17 +126,4 @@ def demo(session: Session) -> None:
     click.echo(NEXT, nl=False)
 
 
-@click.command("image", cls=LabCommand)
-@click.option(
-    "--kernel", type=click.Choice(get_args(KernelName)), default="debian13", show_default=True, help="Its kernel."
-)
-@pass_session
-def image(session: Session, /, kernel: KernelName) -> None:
-    """Build the node image, without booting it."""
-    from labctl.lab.image import ensure_image  # the builder is of no use to other commands
-
-    built = ensure_image(True, session.progress, kernel)
-    session.answer({"key": built.key, "disk": str(built.disk)}, str(built.disk))
-
-
-COMMANDS = (demo, image)
+COMMANDS = (demo,)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
-import socket
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,44 +15,16 @@ from labctl.cli.node import node_group
 from labctl.cli.options import complete_nodes, labels_option
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, UsageError
+from labctl.lab.holding import myself
 from labctl.lab.model import Node, Ready
 from labctl.progress import Progress, SilentProgress
-from labctl.report.injections import recovered_line
-from node_agent.api.views import InjectionList, NodeFacts
+from node_agent.api.views import NodeFacts
 
 if TYPE_CHECKING:
     from labctl.lab.root import Root
     from labctl.transport.base import Kind
-    from labctl.transport.client import AgentClient
 
 T = TypeVar("T")
-
-
-class _AgentOverSsh:
-    """:class:`labctl.lab.install.Agent`: asked over SSH, the way that is open anyway."""
-
-    def __init__(self, root: Root) -> None:
-        self._root = root
-
-    def _ask(self, question: Callable[[AgentClient], InjectionList]) -> InjectionList:
-        from labctl.lab.root_transport import RootTransport
-        from labctl.transport.client import AgentClient
-
-        return question(AgentClient(RootTransport(self._root)))
-
-    def live(self) -> Sequence[str]:
-        """Ids of live injections."""
-        return [one.id for one in self._ask(lambda agent: agent.list()).injections]
-
-    def recover(self) -> Sequence[str]:
-        """Recover everything; tells what is stuck."""
-        answer = self._ask(lambda agent: agent.recover(everything=True))
-        return [recovered_line(one) for one in answer.injections if one.state != "recovered"]
-
-    def heal(self) -> Sequence[str]:
-        """Recover everything and refuse new faults; tells what is stuck."""
-        answer = self._ask(lambda agent: agent.recover(stop="set"))
-        return [recovered_line(one) for one in answer.injections if one.state != "recovered"]
 
 
 @node_group.command("install")
@@ -101,6 +71,7 @@ def _install(session: Session, node: Node, progress: Progress, *, recover: bool,
     from labctl.lab.bundle import build_bundle
     from labctl.lab.install import install
     from labctl.lab.root import Root
+    from labctl.lab.root_agent import RootAgent
 
     def files() -> Mapping[str, bytes]:
         return certificates_of(session, node.name)
@@ -108,7 +79,7 @@ def _install(session: Session, node: Node, progress: Progress, *, recover: bool,
     with session.tools.remote(node, session.trusts) as remote:
         root = Root(remote, session.password)
         with progress.task(f"installing the agent on {node.name}") as task:
-            agent, ready = _AgentOverSsh(root), ready_of(session, root)
+            agent, ready = RootAgent(root), ready_of(session, root)
             install(
                 root, files=files, bundler=build_bundle, agent=agent, ready=ready, task=task, who=myself(),
                 take_over=take_over, recover=recover,
@@ -214,11 +185,12 @@ def remove_command(session: Session, names: tuple[str, ...], labels: tuple[str, 
 def _remove(session: Session, node: Node, progress: Progress) -> tuple[str, ...] | None:
     from labctl.lab.install import remove
     from labctl.lab.root import Root
+    from labctl.lab.root_agent import RootAgent
 
     with session.tools.remote(node, session.trusts) as remote:
         root = Root(remote, session.password)
         with progress.task(f"removing the agent from {node.name}") as task:
-            return remove(root, _AgentOverSsh(root), task, who=myself())
+            return remove(root, RootAgent(root), task, who=myself())
 
 
 def _removed(node: str, kept: Sequence[str] | None) -> str:
@@ -226,8 +198,3 @@ def _removed(node: str, kept: Sequence[str] | None) -> str:
         return f"{node} has no agent: nothing to remove"
     others = f"; not the agent's, kept: {', '.join(kept)}" if kept else ""
     return f"{node}: the agent and all its files are gone{others}"
-
-
-def myself() -> str:
-    """Who works here, for others to read: "alice@desk"."""
-    return f"{getpass.getuser()}@{socket.gethostname()}"

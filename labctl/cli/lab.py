@@ -23,6 +23,7 @@ from labctl.lab.footprint import UNIT_FILE
 from labctl.lab.inventory import read_inventory
 from labctl.lab.model import LAB_NAME, KernelName, LabOptions, Node, NodeStatus, Provider
 from labctl.lab.ssh import TakesHosts
+from labctl.lab.store import KINDS
 from labctl.report.status import NodeReport, reports_table
 from labctl.report.text import PlainTable
 
@@ -73,9 +74,7 @@ def _shown(field: str) -> str:
 @click.option("--workload", metavar="NAME", help="Service that runs on the nodes, such as booking.")
 @click.option("--internet", is_flag=True, help="Let the nodes reach the internet.")
 @click.option("--bare", is_flag=True, help="Without the agent, for `labctl node install`.")
-@click.option(
-    "--provider", "kind", type=click.Choice(["qemu", "ssh"]), help="Where nodes come from.  [default: qemu]"
-)
+@click.option("--provider", "kind", type=click.Choice(KINDS), help="Where nodes come from.  [default: qemu]")
 @click.option(
     "--inventory",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -89,6 +88,8 @@ def up(session: Session, /, kind: str | None, inventory: Path | None, **given: A
     From its snapshot in seconds where there is one, by booting the nodes where not.
 
     With --provider ssh: take the hosts of an inventory into the lab and check that they can be reached.
+
+    With --provider vagrant: have Vagrant make the nodes (docs/vagrant.md), and put the agents on them.
     """  # fmt: skip
     options = lab_options(given)
     provider = _provider(session, kind, inventory, options)

@@ -1,7 +1,7 @@
 """The node image as a disk that boots by itself, for other people's hypervisors: raw, qcow2, or a Vagrant box.
 
-No root is needed and nothing is mounted: debugfs changes the file system, and the boot loader is two pieces of GRUB
-at fixed places. The same node image and key give the same file, byte for byte.
+No root is needed and nothing is mounted: debugfs changes the file system, and the boot loader is two pieces of
+GRUB at fixed places. The same node image and key give the same file, byte for byte.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Literal, get_args
 
 from labctl import paths
 from labctl.errors import LabError, UsageError
 from labctl.lab.bundle import add_file
 from labctl.lab.files import locked, scratch
 from labctl.lab.image import Image
+from labctl.lab.model import ExportFormat
 from labctl.lab.tools import need, run
 from labctl.progress import Progress
 
-ExportFormat = Literal["vagrant-libvirt", "qcow2", "raw"]
-FORMATS: tuple[ExportFormat, ...] = get_args(ExportFormat)
 SUFFIX: Mapping[ExportFormat, str] = {"vagrant-libvirt": "box", "qcow2": "qcow2", "raw": "raw"}
 
 SECTOR = 512
@@ -48,12 +46,12 @@ boot
 """
 
 VAGRANT_KEY = (
-    "ssh-rsa AAAAB3NzaC1yc2EAAAABIwAAAQEA6NF8iallvQVp22WDkTkyrtvp9eWW6A8YVr+kz4TjGYe7gHzIw+niNltGEFHzD8+v1I2YJ6oXevct"
-    "1YeS0o9HZyN1Q9qgCgzUFtdOKLv6IedplqoPkcmF0aYet2PkEDo3MlTBckFXPITAMzF8dJSIFo9D8HfdOV0IAdx4O7PtixWKn5y2hMNG0zQPyUec"
-    "p4pzC6kivAIhyfHilFR61RGL+GPXQ2MWZWFYbAGjyiYJnAmCP3NOTd0jMZEnDkbUvxhMmBYSdETk1rRgm+R4LOzFUGaHqHDLKLX+FIPKcF96hruc"
-    "XzcWyLbIbEgE98OHlnVYCzRdK8jlqm8tehUc9c9WhQ=="
+    "ssh-rsa AAAAB3NzaC1yc2EAAAABIwAAAQEA6NF8iallvQVp22WDkTkyrtvp9eWW6A8YVr+kz4TjGYe7gHzIw+niNltGEFHzD8+v"
+    "1I2YJ6oXevct1YeS0o9HZyN1Q9qgCgzUFtdOKLv6IedplqoPkcmF0aYet2PkEDo3MlTBckFXPITAMzF8dJSIFo9D8HfdOV0IAdx4"
+    "O7PtixWKn5y2hMNG0zQPyUecp4pzC6kivAIhyfHilFR61RGL+GPXQ2MWZWFYbAGjyiYJnAmCP3NOTd0jMZEnDkbUvxhMmBYSdETk"
+    "1rRgm+R4LOzFUGaHqHDLKLX+FIPKcF96hrucXzcWyLbIbEgE98OHlnVYCzRdK8jlqm8tehUc9c9WhQ=="
 )
-"""The public key that Vagrant logs in with first, to put a key of its own in its place (Vagrant, keys/vagrant.pub)."""
+"""What Vagrant logs in with first, to put a key of its own in its place (Vagrant, keys/vagrant.pub)."""
 
 _UNITS = "/etc/systemd/system"
 _REMOVED = (

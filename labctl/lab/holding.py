@@ -5,6 +5,8 @@ The lock is the kernel's and ends with the connection, however that ends; it lea
 
 from __future__ import annotations
 
+import getpass
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -51,3 +53,8 @@ def held(root: Root, who: str) -> Iterator[None]:
         yield
     finally:
         running.end()
+
+
+def myself() -> str:
+    """Who works here, for others to read: "alice@desk"."""
+    return f"{getpass.getuser()}@{socket.gethostname()}"

@@ -15,6 +15,9 @@ NODE_NAME = r"^[a-z][a-z0-9-]{0,30}$"
 KernelName = Literal["debian13", "debian12", "lab"]
 """Debian 13's stock kernel (6.12), Debian 12's (6.1), or the lab's own with every kernel-side fault facility."""
 
+ExportFormat = Literal["vagrant-libvirt", "qcow2", "raw"]
+"""What the node image is made into for machines that others run."""
+
 PackageName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9+.-]+$", max_length=100)]
 """The name of a Debian package, by Debian's policy."""
 

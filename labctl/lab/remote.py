@@ -7,8 +7,8 @@ temporary file of the node: data goes through standard input.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING, Protocol
 
@@ -58,6 +58,10 @@ class Remote(Protocol):
 
     def start(self, argv: Sequence[str], first: bytes = b"") -> Running:
         """Start a command and give it `first`, keeping its input open. Raises as :meth:`run`."""
+
+
+LogIn = Callable[[Node, Trusts], AbstractContextManager[Remote]]
+"""What :func:`connected` is: somebody who logs in on a node."""
 
 
 class SshRemote:

@@ -12,8 +12,10 @@ from labctl import paths
 from labctl.errors import LabError, UsageError
 from labctl.lab.model import LAB_NAME, Provider
 
-_MODULES = {"qemu": "labctl.lab.qemu", "ssh": "labctl.lab.ssh"}
+_MODULES = {"qemu": "labctl.lab.qemu", "ssh": "labctl.lab.ssh", "vagrant": "labctl.lab.vagrant"}
 """Each has `provider(directory: Path) -> Provider`; the lab's name is the directory's."""
+
+KINDS = tuple(_MODULES)
 
 
 def lab_dir(name: str) -> Path:

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network bench-fleet bench-episodes test-problems check-problems proto clean
+.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network bench-fleet bench-episodes test-problems test-vagrant check-problems proto clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -58,6 +58,10 @@ bench-episodes: setup ## trials per hour with the lab's snapshots, and without; 
 
 test-problems: setup ## episodes and oracles on the real service (half an hour; not part of `make test` yet)
 	@$(PYTEST) --reruns 2 -rR --durations 20 tests/problems
+
+test-vagrant: ## Vagrant and libvirt with the exported node image (installs both; ten minutes where nodes are emulated)
+	@scripts/setup vagrant
+	@$(PYTEST) -rR --durations 10 tests/vagrant
 
 check-problems: setup ## what all problems prove about themselves, on lab `problems` (hours); writes docs/problems.md
 	@$(BIN)/labctl --lab problems up --workload booking

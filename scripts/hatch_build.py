@@ -34,7 +34,7 @@ def compile_objects(root: Path, target: Path) -> tuple[Path, ...]:
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
-    """Adds the compiled objects to a wheel; an editable install runs on the control side and needs none."""
+    """Adds the compiled objects and the Vagrantfile to a wheel; an editable install runs on the control side and needs none."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel" or version == "editable":
@@ -42,6 +42,9 @@ class CustomBuildHook(BuildHookInterface[Any]):
         self._scratch = tempfile.TemporaryDirectory()
         for made in compile_objects(Path(self.root), Path(self._scratch.name)):
             build_data["force_include"][str(made)] = f"ebpf/objects/{made.name}"
+        vagrantfile = Path(self.root) / "vagrant" / "Vagrantfile"
+        if vagrantfile.is_file():  # not in the tree that an agent's bundle is built from
+            build_data["force_include"][str(vagrantfile)] = "labctl/lab/Vagrantfile"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:
         scratch = getattr(self, "_scratch", None)

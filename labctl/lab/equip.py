@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from labctl.errors import LabError
 from labctl.lab import footprint as at
@@ -36,6 +36,22 @@ def spare_disk(listing: Mapping[str, Any]) -> str:
 def _empty(disk: Mapping[str, Any]) -> bool:
     used = any(disk.get(key) for key in ("fstype", "pttype", "mountpoint", "children", "ro"))
     return not used and int(disk.get("size") or 0) >= _SMALLEST
+
+
+class Equip(Protocol):
+    """:func:`equip`, or what takes its place in tests."""
+
+    def __call__(
+        self,
+        node: Node,
+        *,
+        authority: LabAuthority,
+        ready: Ready,
+        task: Task,
+        login: LogIn,
+        filesystem: str,
+        who: str,
+    ) -> None: ...
 
 
 def equip(

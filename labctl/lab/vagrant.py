@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from labctl.errors import LabctlError, LabError
 from labctl.lab import fleet, ports
-from labctl.lab.equip import equip
+from labctl.lab.equip import Equip, equip
 from labctl.lab.files import locked, write_atomic
 from labctl.lab.holding import myself
 from labctl.lab.model import LabOptions, Node, NodeStatus, Ready
@@ -48,8 +48,8 @@ class VagrantLab:
 
     kind = "vagrant"
 
-    def __init__(self, directory: Path, login: LogIn = connected) -> None:
-        self.name, self.directory, self._login = directory.name, directory, login
+    def __init__(self, directory: Path, login: LogIn = connected, equip: Equip = equip) -> None:
+        self.name, self.directory, self._login, self._equip = directory.name, directory, login, equip
 
     def up(self, options: LabOptions | None, ready: Ready, progress: Progress) -> None:
         """Bring the machines up: from their snapshots, or by `vagrant up`, an install and a first snapshot."""
@@ -188,18 +188,18 @@ class VagrantLab:
             self._write(record.model_copy(update={"golden": self._snapshot(record, progress)}))
             return
         with progress.task("installing the agents") as task:
-            self._equip(record, ready, task)
+            self._equip_all(record, ready, task)
         with progress.task("waiting for the agents"):
             fleet.each(record.nodes, ready)
         self._write(record.model_copy(update={"golden": self._snapshot(record, progress)}))
         fleet.each(record.nodes, ready)  # the machines stood still for the snapshot, and their clocks with them
 
-    def _equip(self, record: Record, ready: Ready, task: Task) -> None:
+    def _equip_all(self, record: Record, ready: Ready, task: Task) -> None:
         authority = LabAuthority.load(self.directory / "pki")
         filesystem = record.options.data_filesystem
         for node in record.nodes:  # one at a time: the first builds the bundle that all get
             task.update(node.name)
-            equip(
+            self._equip(
                 node, authority=authority, ready=ready, task=task, login=self._login, filesystem=filesystem,
                 who=myself(),
             )  # fmt: skip

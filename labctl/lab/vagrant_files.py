@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from importlib import resources
 
-import labctl
-
-_PLACES = ("../vagrant/Vagrantfile", "lab/Vagrantfile")
+from labctl.lab.code import checkout
 
 
 def vagrantfile() -> bytes:
     """Its content."""
-    base = Path(labctl.__file__).parent
-    place = next(path for path in (base / place for place in _PLACES) if path.is_file())
-    return place.read_bytes()
+    root = checkout()
+    if root is not None:
+        return (root / "vagrant" / "Vagrantfile").read_bytes()
+    return resources.files("labctl.lab").joinpath("Vagrantfile").read_bytes()

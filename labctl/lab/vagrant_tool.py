@@ -40,6 +40,7 @@ class Vagrant:
 
     def ask(self, *argv: str, what: str, timeout_s: float = ASK_S) -> str:
         """Run a command to its end. Raises :class:`LabError` with the last lines of what it said."""
+        _need_vagrant()
         return run(("vagrant", *argv), what, timeout=timeout_s, env=environment(self.directory, self.backend))
 
     def states(self) -> dict[str, str]:
@@ -71,8 +72,7 @@ def environment(directory: Path, backend: Backend) -> dict[str, str]:
 
 def choose_backend() -> Backend:
     """Which of Vagrant's providers makes the machines. Raises a LabctlError that says what is missing."""
-    if find("vagrant") is None:
-        raise LabError("vagrant is not installed", "apt-get install vagrant vagrant-libvirt libvirt-daemon-system")
+    _need_vagrant()
     wanted = os.environ.get(CHOICE, "")
     if wanted and wanted not in BACKENDS:
         raise UsageError(f"{CHOICE}: {wanted!r} is not supported", f"allowed are {', '.join(BACKENDS)}")
@@ -86,6 +86,11 @@ def choose_backend() -> Backend:
         "vagrant has no provider that can be used: neither the plugin vagrant-libvirt nor VirtualBox is there",
         _REMEDY["libvirt"],
     )
+
+
+def _need_vagrant() -> None:
+    if find("vagrant") is None:
+        raise LabError("vagrant is not installed", "apt-get install vagrant vagrant-libvirt libvirt-daemon-system")
 
 
 def _usable(backend: Backend) -> bool:

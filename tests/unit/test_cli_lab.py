@@ -47,7 +47,7 @@ def test_up_of_a_lab_that_is_there_keeps_its_options(world: World) -> None:
         (("--kernel", "7.0"), "'--kernel': '7.0' is not one of 'debian13', 'debian12', 'lab'"),
         (("--workload", "nothing"), "--workload: no workload 'nothing'; there are: booking"),
         (("--workload", "booking", "--nodes", "2"), "--nodes: workload booking needs w3"),
-        (("--provider", "aws"), "'--provider': 'aws' is not one of 'qemu', 'ssh'"),
+        (("--provider", "aws"), "'--provider': 'aws' is not one of 'qemu', 'ssh', 'vagrant'"),
         (("--provider", "ssh"), "--inventory: a lab of provider ssh needs one"),
         (("--provider", "qemu", "--inventory", "x.toml"), "--inventory is for provider ssh"),
         (("--provider", "ssh", "--nodes", "2"), "provider ssh takes its nodes as they are"),

@@ -1,0 +1,1 @@
+"""Tests with Vagrant itself: `make test-vagrant`."""

@@ -1,4 +1,4 @@
-"""The pages on real hosts: their inventories are inventories, their commands are commands."""
+"""Pages about other people's machines: their inventories are inventories, their commands are commands."""
 
 from __future__ import annotations
 
@@ -12,14 +12,9 @@ import pytest
 
 from labctl.cli.main import build_cli
 from labctl.lab.inventory import parse_inventory
+from tests.terminal import blocks, shown
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("real-hosts.md", "access.md", "ansible.md")
-BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
-
-
-def blocks(page: str) -> list[tuple[str, str]]:
-    return BLOCK.findall((DOCS / page).read_text())
+PAGES = ("real-hosts.md", "access.md", "ansible.md", "vagrant.md")
 
 
 def commands() -> Iterator[str]:
@@ -27,8 +22,9 @@ def commands() -> Iterator[str]:
     for page in PAGES:
         for _, text in blocks(page):
             for line in text.splitlines():
-                if line.startswith("$ labctl "):
-                    yield line.removeprefix("$ ").partition("  #")[0].strip()
+                found = re.match(r"\$ (?:[A-Z_]+=\S+ )?(labctl .*)", line)
+                if found:
+                    yield found[1].partition("  #")[0].strip()
 
 
 def test_the_reference_inventory(tmp_path: Path) -> None:
@@ -42,8 +38,7 @@ def test_the_reference_inventory(tmp_path: Path) -> None:
 
 def test_the_first_inventory() -> None:
     text = next(text for _, text in blocks("real-hosts.md") if "$ cat hosts.toml" in text)
-    inventory = text.partition("$ cat hosts.toml\n")[2].partition("\n$ ")[0]
-    nodes = parse_inventory(inventory, Path("/hosts.toml"))
+    nodes = parse_inventory(shown(text).files["hosts.toml"], Path("/hosts.toml"))
     assert [node.name for node in nodes] == ["db1", "db2", "db3"]
     assert {(node.ssh_user, node.sudo_password_env, node.transport) for node in nodes} == {
         ("ops", "OPS_SUDO", "grpc")

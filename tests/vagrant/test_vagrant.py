@@ -1,7 +1,7 @@
 """Vagrant and libvirt for real, with the exported node image: from `labctl up` to `labctl down --destroy`.
 
-System libvirtd is used where it runs; where it does not (a container without systemd) and this is root, it is started
-and ended here.
+System libvirtd is used where it runs; where it does not (a container without systemd) and this is root, it is
+started and ended here.
 """
 
 from __future__ import annotations
@@ -117,10 +117,9 @@ def test_the_vagrantfile_is_valid(backend: str, tmp_path: Path) -> None:
     argv = ("vagrant", "validate", *(("--ignore-provider",) if backend == "virtualbox" else ()))
     done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    done = subprocess.run(
-        ("vagrant", "status", "--machine-readable"), cwd=tmp_path, env=env | {"VAGRANT_DEFAULT_PROVIDER": "libvirt"},
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
+    argv = ("vagrant", "status", "--machine-readable")
+    env["VAGRANT_DEFAULT_PROVIDER"] = "libvirt"
+    done = subprocess.run(argv, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120)
     states = [line.split(",")[1:4:2] for line in done.stdout.splitlines() if line.split(",")[2:3] == ["state"]]
     assert states == [["w1", "not_created"], ["w2", "not_created"]]
 

@@ -15,10 +15,12 @@ import pytest
 from tests.unit.sshd import SshServer
 
 PROGRAM = """#!{python}
-import json, os, sys
+import fcntl, json, os, sys
 from pathlib import Path
 
 world = Path({world!r})
+held = open(str(world) + ".lock", "w")
+fcntl.flock(held, fcntl.LOCK_EX)  # several are asked at once
 state = json.loads(world.read_text())
 argv = sys.argv[1:]
 machines = state["machines"]

@@ -25,6 +25,7 @@ from labctl.lab.vagrant_files import vagrantfile
 from labctl.lab.vagrant_finding import Finder
 from labctl.lab.vagrant_record import Record, refuse_foreign
 from labctl.lab.vagrant_tool import Backend, Vagrant, choose_backend, settings
+from labctl.operators import own_name
 from labctl.pki import LabAuthority
 from labctl.power.qemu import QemuPower
 from labctl.progress import Progress, SilentProgress, Task
@@ -170,7 +171,7 @@ class VagrantLab:
         backend = choose_backend()
         agent_ports = ports.choose(options.nodes)
         chosen = settings(self.name, options, agent_ports)
-        LabAuthority.ensure(self.directory / "pki", self.name)
+        LabAuthority.ensure(self.directory / "pki", self.name, operator=own_name())
         write_atomic(self._environment / "Vagrantfile", vagrantfile(), 0o644)
         write_atomic(self._environment / "settings.json", json.dumps(chosen, indent=1).encode(), 0o644)
         record = Record(options=options, backend=backend, agent_ports=agent_ports)

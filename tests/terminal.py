@@ -7,6 +7,7 @@ import pty
 import re
 import select
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,6 +46,22 @@ def shown(text: str) -> Shown:
     return Shown(files, tuple(commands))
 
 
+def desk(home: Path, cache: Path) -> dict[str, str]:
+    """The environment of an operator with a home of their own, and labctl on the path."""
+    program = home / "bin" / "labctl"
+    program.parent.mkdir()
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m labctl "$@"\n')
+    program.chmod(0o755)
+    return {
+        "HOME": str(home),
+        "PATH": f"{program.parent}:{os.environ['PATH']}",
+        "PYTHONPATH": str(DOCS.parent),
+        "XDG_CACHE_HOME": str(cache),
+        "TERM": "dumb",
+        "COLUMNS": "200",
+    }
+
+
 def typed(
     commands: tuple[str, ...], answers: Mapping[str, str], env: Mapping[str, str], directory: Path, within_s: float
 ) -> tuple[int, str]:
@@ -76,8 +93,7 @@ def _quoted(text: str) -> str:
 
 
 def _answered(ours: int, answers: Mapping[str, str], deadline: float) -> str:
-    said = ""
-    looked = dict.fromkeys(answers, 0)
+    said, looked = "", 0
     while True:
         ready, _, _ = select.select([ours], [], [], max(0.0, deadline - time.monotonic()))
         assert ready, f"not done in time:\n{said[-3000:]}"
@@ -88,8 +104,9 @@ def _answered(ours: int, answers: Mapping[str, str], deadline: float) -> str:
         if not new:
             return said
         said += new.decode(errors="replace")
+        # What waits for an answer is in the last line, and that is not a command which has the same words in it.
+        last = said.rfind("\n") + 1
         for question, answer in answers.items():
-            at = said.find(question, looked[question])
-            if at >= 0:
-                looked[question] = at + len(question)
+            if last >= looked and question in said[last:] and not said.startswith("$ ", last):
+                looked = len(said)
                 os.write(ours, f"{answer}\n".encode())

@@ -6,10 +6,8 @@ the hosts are.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,13 +15,12 @@ import pytest
 
 from labctl import paths
 from tests.booking_lab import BookingLab
-from tests.terminal import Shown, blocks, shown, typed
+from tests.terminal import Shown, blocks, desk, shown, typed
 from tests.user import labctl
 from tests.vm.test_bare_metal import state
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 
-ROOT = Path(__file__).parents[2]
 HOSTS = {"db1": "w1", "db2": "w2", "db3": "w3"}
 PASSWORD = "only for this test"
 ACCOUNT = f"""
@@ -49,25 +46,14 @@ def servers(booking_lab: BookingLab) -> Iterator[BookingLab]:
 
 
 @pytest.fixture
-def desk(servers: BookingLab, tmp_path: Path) -> dict[str, str]:
-    """The environment of an operator with a home of their own, an SSH key in it, and labctl on the path."""
+def home(servers: BookingLab, tmp_path: Path) -> Path:
+    """The operator's, with an SSH key in it."""
     (tmp_path / ".ssh").mkdir(mode=0o700)
     key = servers.node("w1").ssh_key
     assert key
     shutil.copyfile(key, tmp_path / ".ssh" / "id_ed25519")
     (tmp_path / ".ssh" / "id_ed25519").chmod(0o600)
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "labctl").write_text(f'#!/bin/sh\nexec {sys.executable} -m labctl "$@"\n')
-    (tmp_path / "bin" / "labctl").chmod(0o755)
-    keep = {name: os.environ[name] for name in ("PATH", "LANG") if name in os.environ}
-    return keep | {
-        "HOME": str(tmp_path),
-        "PATH": f"{tmp_path / 'bin'}:{keep['PATH']}",
-        "PYTHONPATH": str(ROOT),
-        "XDG_CACHE_HOME": str(paths.cache_dir().parent),
-        "TERM": "dumb",
-        "COLUMNS": "200",
-    }
+    return tmp_path
 
 
 def with_places(lab: BookingLab, inventory: str) -> str:
@@ -90,12 +76,12 @@ def lines_of(lab: BookingLab) -> dict[str, list[str]]:
     return {node.name: [line for line in state(node) if not line.startswith(SERVICE)] for node in lab.lab.nodes}
 
 
-def test_three_servers_from_nothing_and_back(servers: BookingLab, desk: dict[str, str], tmp_path: Path) -> None:
+def test_three_servers_from_nothing_and_back(servers: BookingLab, home: Path) -> None:
     page = first_block()
-    (tmp_path / "hosts.toml").write_text(with_places(servers, page.files["hosts.toml"]))
+    (home / "hosts.toml").write_text(with_places(servers, page.files["hosts.toml"]))
     before = lines_of(servers)
     answers = {"password of ops for sudo: ": PASSWORD, "Is that the right key": "y"}
-    status, said = typed(page.commands, answers, desk, tmp_path, 900.0)
+    status, said = typed(page.commands, answers, desk(home, paths.cache_dir().parent), home, 900.0)
     assert status == 0, said
     assert said.count("the SSH host key is not known") == 3
     assert len(re.findall(r"db\d has agent \S+, and it answers", said)) == 3
@@ -104,4 +90,4 @@ def test_three_servers_from_nothing_and_back(servers: BookingLab, desk: dict[str
     assert PASSWORD not in said and "Traceback" not in said
     assert "lab rack is destroyed" in said
     assert lines_of(servers) == before
-    assert not (tmp_path / ".local" / "state" / "groundfault" / "labs" / "rack").exists()
+    assert not (home / ".local" / "state" / "groundfault" / "labs" / "rack").exists()

@@ -34,7 +34,7 @@ def compile_objects(root: Path, target: Path) -> tuple[Path, ...]:
 
 
 class CustomBuildHook(BuildHookInterface[Any]):
-    """Adds compiled objects and the Vagrantfile to a wheel; an editable install, on the control side, needs none."""
+    """Adds compiled objects and the Vagrantfile to a wheel; an editable install runs here and needs none."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         if self.target_name != "wheel" or version == "editable":

@@ -56,6 +56,7 @@ class Injector:
         self._baseline = Baseline(state_dir / "baseline.json")
         self._lock = threading.RLock()
         self._probing = threading.Lock()
+        self._ending = threading.Event()
         self._live: dict[str, Live] = {}
         self._capabilities: Mapping[str, Capability] | None = None
 
@@ -65,8 +66,18 @@ class Injector:
         """What this kernel can do, probed once a start, or `again`."""
         with self._probing:
             if self._capabilities is None or again:
-                self._capabilities = run_probes(self._host)
+                self._capabilities = run_probes(self._host, lambda: not self._ending.is_set())
             return self._capabilities
+
+    def end_probing(self, within_s: float) -> bool:
+        """For an agent that ends: no further probe begins. Whether the one that runs has ended in time, and with
+        it what it had made.
+        """
+        self._ending.set()
+        ended = self._probing.acquire(timeout=within_s)
+        if ended:
+            self._probing.release()
+        return ended
 
     def facts(self) -> Facts:
         """The facts plans rest on."""

@@ -46,10 +46,16 @@ def probes() -> dict[str, tuple[ProbeFunction, str]]:
     return dict(sorted(found.items()))
 
 
-def run_probes(host: Host) -> Mapping[str, Capability]:
-    """Run them all. A probe that fails with the kernel's own error gives that as the reason."""
+def run_probes(host: Host, goes_on: Callable[[], bool] = lambda: True) -> Mapping[str, Capability]:
+    """Run them all. A probe that fails with the kernel's own error gives that as the reason.
+
+    Where it does not go on, no further probe begins, and what was not tried is not available.
+    """
     answers: dict[str, Capability] = {}
     for name, (function, remedy) in probes().items():
+        if not goes_on():
+            answers[name] = Capability(name=name, available=False, reason="the agent is ending", remedy=remedy)
+            continue
         try:
             function(host)
         except Lacking as lack:

@@ -30,6 +30,9 @@ log = logging.getLogger("node_agent")
 
 TICK_S = 0.5
 GRACE_S = 5.0
+PROBE_S = 60.0
+"""A probe that runs when the agent ends is waited for so long; it takes away what it made."""
+
 EXIT_BROKEN = 70
 NODE_NAME = r"[a-z][a-z0-9-]{0,30}"
 
@@ -106,6 +109,8 @@ def _run(node: str, settings: Settings, make_host: Callable[[], Host], ended: th
         log.info("ending: recovering everything")
         service.close()
         _recover_all(injector)
+        if not injector.end_probing(PROBE_S):
+            log.warning("a probe did not end within %g s", PROBE_S)
 
 
 def _recover_all(injector: Injector) -> None:

@@ -85,6 +85,10 @@ class FakeInjector:
         if name in self.fail:
             raise self.fail[name]
 
+    def end_probing(self, within_s: float) -> bool:
+        self._note("end probing")
+        return True
+
     def capabilities(self, again: bool = False) -> Mapping[str, Capability]:
         self._note("capabilities", again)
         return {"dm": Capability(name="dm", available=False, reason="no module", remedy="modprobe")}

@@ -135,16 +135,16 @@ def test_a_login_that_cannot_be_root_is_refused(lab: LabUnderTest, bare: Rack) -
     ssh(bare.node, "userdel --remove ops")
 
 
-def test_a_node_that_a_tool_provisioned(lab: LabUnderTest, bare: Rack) -> None:
+def test_a_node_that_a_tool_provisioned(lab: LabUnderTest, bare: Rack, tmp_path: Path) -> None:
     """By the commands that docs/real-hosts.md gives for it."""
     bare("up", "--inventory", bare.inventory(by_jump(lab, bare.directory)))
     before = state(bare.node)
     archive = bare.data("node", "bundle", "--python", "3.13")["bundle"]
-    bare("node", "files", "db1", "--out", str(bare.directory / "tls"))
+    bare("node", "files", "db1", "--out", str(tmp_path / "tls"))
     with Path(archive).open("rb") as content:
         subprocess.run(ssh_argv(bare.node, "tar -xz -C / --no-same-owner -f -"), stdin=content, check=True)
     ssh(bare.node, f"install -d {at.CONFIG} && install -d -m 700 {at.TLS} && echo db1 > {at.NODE_FILE}")
-    for file in (bare.directory / "tls").iterdir():
+    for file in (tmp_path / "tls").iterdir():
         with file.open("rb") as content:
             put = ssh_argv(bare.node, f"install -m 600 /dev/stdin {at.TLS}/{file.name}")
             subprocess.run(put, stdin=content, check=True)

@@ -117,6 +117,7 @@ class Injector:
 
     def residue(self) -> tuple[Difference, ...]:
         """What differs from the state before the first of the injections of this boot."""
+        self.capabilities()  # what probes make while they run is nobody's residue
         with self._lock:
             baseline = self._baseline.read(self._host.boot_id())
             now = look(self._host)

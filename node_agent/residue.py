@@ -6,6 +6,7 @@ name, so a difference can be told to belong to a live injection, to nobody (resi
 
 from __future__ import annotations
 
+import errno
 import re
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -58,7 +59,13 @@ def _dm(reader: Reader) -> dict[str, str]:
     names = {device.number: device.name for device in devices}
     tables = {}
     for device in devices:
-        lines = (f"{t.start} {t.length} {t.kind} {t.args}".rstrip() for t in reader.dm.table(device.name))
+        try:
+            table = reader.dm.table(device.name)
+        except OSError as error:
+            if error.errno == errno.ENXIO:  # it has gone meanwhile
+                continue
+            raise
+        lines = (f"{t.start} {t.length} {t.kind} {t.args}".rstrip() for t in table)
         text = _DEVICE_NUMBER.sub(lambda m: names.get(m[1], m[1]), "; ".join(lines))
         tables[device.name] = text + (" (suspended)" if device.suspended else "")
     return tables

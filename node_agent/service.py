@@ -229,6 +229,7 @@ class Service:
     def _prepare_disk(self, request: pb.PrepareDiskRequest) -> Message:
         if self._preparer is None:
             raise UnsupportedError("this agent prepares no disks", allowed="an agent that serves a node")
+        self._injector.capabilities()  # probes make devices, too, and they go while somebody looks at all of them
         return reply_message(*self._preparer.do(request_of(request)))
 
     def _repair_disk(self, request: pb.RepairDiskRequest) -> Message:

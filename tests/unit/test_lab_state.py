@@ -163,8 +163,8 @@ def test_store(tmp_path: Path) -> None:
     for bad in ("../x", "A", "", "x" * 32):
         with pytest.raises(UsageError):
             store.lab_dir(bad)
-    with pytest.raises(UsageError, match="allowed are qemu, ssh"):
-        store.create_lab("b", "vagrant")
+    with pytest.raises(UsageError, match="allowed are qemu, ssh, vagrant"):
+        store.create_lab("b", "docker")
 
 
 def test_lab_that_is_off(tmp_path: Path) -> None:

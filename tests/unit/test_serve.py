@@ -73,9 +73,11 @@ class Place:
 
     def start(self, **environment: str) -> subprocess.Popen[bytes]:
         options = [f"{name}={self.path / name}" for name in ("config", "state", "run")]
+        # labctl in this process may have told gRPC's core to be silent.
+        inherited = {name: value for name, value in os.environ.items() if name != "GRPC_VERBOSITY"}
         return subprocess.Popen(
             [sys.executable, "-m", "tests.unit.served", *options, f"listen=127.0.0.1:{self.port}"],
-            cwd=ROOT, stderr=(self.path / "log").open("ab"), env=os.environ | environment,
+            cwd=ROOT, stderr=(self.path / "log").open("ab"), env=inherited | environment,
         )  # fmt: skip
 
     @contextmanager

@@ -12,6 +12,7 @@ from pathlib import PurePosixPath
 
 from pydantic import BaseModel, Field
 
+from node_agent.container_groups import container_groups, group_of_process
 from node_agent.errors import Refusal
 from node_agent.fault import Facts
 from node_agent.host import Reader
@@ -19,6 +20,8 @@ from node_agent.rules import Scope
 
 PROTECTED_UNITS = ("groundfault-agent.service", "ssh.service", "sshd.service", "init.scope", "-.slice")
 _KTHREADD = 2
+_SHORT = 12
+_FULL_ID = re.compile(r"[0-9a-f]{64}")
 _CONTAINER = re.compile(r"^[0-9a-zA-Z][0-9a-zA-Z_.-]{0,127}$")
 
 
@@ -45,11 +48,11 @@ def find_scope(reader: Reader, facts: Facts, wanted: ScopeFields) -> Scope:
         raise Refusal(f"scope: {said}", field=given[0] if given else "unit", allowed=allowed)
     if wanted.pid or wanted.tree:
         return _process(reader, given[0], wanted.pid or wanted.tree)
+    if wanted.container:
+        return _container(reader, facts, wanted.container)
     root = cgroup_root(facts, given[0])
     if wanted.unit:
         return _unit(reader, wanted.unit)
-    if wanted.container:
-        return _container(reader, root, wanted.container)
     return _cgroup(reader, root, wanted.cgroup)
 
 
@@ -149,31 +152,40 @@ def _process(reader: Reader, field: str, pid: int) -> Scope:
     return Scope(kind=kind, name=f"{what} {pid} ({comm})", pid=pid, started=int(words[19]))
 
 
-def _container(reader: Reader, root: str, wanted: str) -> Scope:
+def _container(reader: Reader, facts: Facts, wanted: str) -> Scope:
     """By the id in the name of its control group, as the runtimes and both cgroup drivers write it."""
     if not _CONTAINER.match(wanted):
         raise Refusal(
             f"container: {wanted!r} is not an id or a name", field="container", allowed="an id or a name"
         )
     identity = _container_id(reader, wanted)
-    patterns = (f"{root}/**/*-{identity}*.scope", f"{root}/**/{identity}*", f"{root}/**/*:{identity}*")
-    found = sorted({path for pattern in patterns for path in reader.glob(f"{pattern}/cgroup.procs")})
-    paths = [str(PurePosixPath(p).parent).removeprefix(root) for p in found]
-    paths = [p for p in paths if not any(part.startswith("libpod-conmon-") for part in p.split("/"))]
-    outermost = [p for p in paths if not any(p.startswith(f"{q}/") for q in paths)]
-    if len(outermost) == 1:
-        _refuse_protected(reader, "container", outermost[0])
-        return Scope(kind="cgroup", name=f"container {wanted}", cgroup=outermost[0])
-    if outermost:
+    short = wanted[:_SHORT] if _FULL_ID.fullmatch(wanted) else wanted
+    root = "" if _is_version_1(facts) else cgroup_root(facts, "container")
+    paths = container_groups(_groups_named(reader, root, identity), identity) if root else ()
+    if len(paths) == 1:
+        _refuse_protected(reader, "container", paths[0])
+        return Scope(kind="cgroup", name=f"container {short} ({paths[0]})", cgroup=paths[0])
+    if paths:
         raise Refusal(
-            f"container: {wanted} fits {len(outermost)} containers", field="container", allowed="a longer id"
+            f"container: {wanted} fits {len(paths)} containers", field="container", allowed="a longer id"
         )
-    process = _container_process(reader, identity)
+    process, path = _container_process(reader, identity)
     if process:
-        return _process(reader, "tree", process).model_copy(update={"name": f"container {wanted}"})
+        scope = _process(reader, "tree", process)
+        return scope.model_copy(update={"name": f"container {short} ({path}, process {process})"})
     raise Refusal(
         f"container: {wanted} does not run on this node", field="container", allowed="a running container"
     )
+
+
+def _is_version_1(facts: Facts) -> bool:
+    kinds = {mount.fstype for mount in facts.mounts}
+    return "cgroup" in kinds and "cgroup2" not in kinds
+
+
+def _groups_named(reader: Reader, root: str, identity: str) -> list[str]:
+    found = reader.glob(f"{root}/**/*{identity}*/cgroup.procs")
+    return [str(PurePosixPath(path).parent).removeprefix(root) for path in found]
 
 
 def _container_id(reader: Reader, wanted: str) -> str:
@@ -190,11 +202,21 @@ def _container_id(reader: Reader, wanted: str) -> str:
     return wanted
 
 
-def _container_process(reader: Reader, identity: str) -> int:
-    """The first process of a container whose control group is one of version 1 only (hybrid): its tree is hit."""
-    pids = []
+def _container_process(reader: Reader, identity: str) -> tuple[int, str]:
+    """The first process of a container whose control group is one of version 1 only (hybrid): its tree is hit.
+
+    The oldest one, which started the others: those that somebody runs in there later are no children of it. With
+    its control group. Raises :class:`Refusal` where the id fits several.
+    """
+    found: list[tuple[int, int, str]] = []
     for path in reader.glob("/proc/[0-9]*/cgroup"):
         with suppress(OSError):
-            if re.search(rf"[/:-]{re.escape(identity)}", reader.read_text(path)):
-                pids.append(int(path.split("/")[2]))
-    return min(pids, default=0)
+            group = group_of_process(reader.read_text(path).splitlines(), identity)
+            if group:
+                pid = int(path.split("/")[2])
+                stat = reader.read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+                found.append((int(stat[19]), pid, group))
+    if len({group for _, _, group in found}) > 1:
+        raise Refusal(f"container: {identity} fits several containers", field="container", allowed="a longer id")
+    _, first, group = min(found, default=(0, 0, ""))
+    return first, group

@@ -177,6 +177,32 @@ def test_a_container_that_is_only_in_version_1_is_hit_by_its_tree() -> None:
         machine.texts[f"/proc/{pid}/status"] = f"Name:\t{name}\nTgid:\t{pid}\n"
     scope = _find(machine, HYBRID, container=ID)
     assert (scope.kind, scope.pid) == ("tree", 900)
+    assert scope.name == f"container {ID[:12]} (/docker/{ID}, process 900)"
+
+
+@pytest.mark.parametrize("facts", [LEGACY, HYBRID])
+def test_on_version_1_the_process_that_started_the_others_is_hit(facts: Facts) -> None:
+    """Numbers go round: the first process of a container may have a higher one than those it started."""
+    machine = _machine("/system.slice/docker.service", root="/sys/fs/cgroup/unified")
+    for pid, started in ((40, 900), (31000, 700), (55, 800)):
+        machine.texts[f"/proc/{pid}/cgroup"] = f"4:memory:/kubepods/podx/{ID}\n1:name=systemd:/\n"
+        machine.texts[f"/proc/{pid}/stat"] = f"{pid} (sh) S 39 " + " ".join("0" * 17) + f" {started} 0"
+        machine.texts[f"/proc/{pid}/status"] = f"Name:\tsh\nTgid:\t{pid}\n"
+    scope = _find(machine, facts, container=ID)
+    assert (scope.kind, scope.pid, scope.started) == ("tree", 31000, 700)
+    with pytest.raises(Refusal, match="does not run on this node"):
+        _find(machine, facts, container="0" * 64)
+    machine.texts["/proc/55/cgroup"] = f"4:memory:/kubepods/pody/{ID[:12]}{'1' * 52}\n"
+    with pytest.raises(Refusal, match="fits several containers"):
+        _find(machine, facts, container=ID[:12])
+
+
+def test_a_word_is_not_taken_for_the_beginning_of_somebody_elses_group() -> None:
+    """`user` is a container's name, where there is one; never the sessions of all users."""
+    for word in ("user", "system", "cron", "c"):
+        with pytest.raises(Refusal, match="does not run on this node"):
+            _find(_machine("/user.slice", "/system.slice/cron.service", "/system.slice"), container=word)
+    assert _find(_machine("/default/my-web"), container="my-web").cgroup == "/default/my-web"
 
 
 # -- control groups and processes --------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ _MONITOR = "conmon"
 
 
 def names_container(directory: str, wanted: str) -> bool:
-    """Whether a control group called `directory` is that of a container, by its id, the first of its id, or its name."""
+    """Whether a control group called `directory` is that of a container: by id, its beginning, or name."""
     name = directory.removesuffix(_SCOPE)
     more = "[0-9a-f]*" if _ID.fullmatch(wanted) else ""
     before = "(?P<before>(.*[-:])?)" if more or name != directory else "(?P<before>(.*:)?)"

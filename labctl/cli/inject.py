@@ -8,6 +8,7 @@ import re
 import secrets
 import shlex
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import click
@@ -38,6 +39,8 @@ from labctl.cli.parameters import (
     with_presets,
 )
 from labctl.cli.planting import Request, plan_everywhere, plant_everywhere, take_back
+from labctl.cli.pods import OPTIONS as POD_OPTIONS
+from labctl.cli.pods import Aim, find_pods, pod_options, refuse_known_elsewhere
 from labctl.cli.schedules import schedule_options, take_schedule
 from labctl.cli.session import Session
 from labctl.cli.targets import Chosen
@@ -59,7 +62,7 @@ ID_ALPHABET = "abcdefghijklmnopqrstuvwxyz234567"
 _LEASE = format_duration(DEFAULT_LEASE_S)
 
 RESERVED = {"nodes", "labels", "nodes_labelled", "groups", "one_way", "lease_s", "plan", "injection_id", "within",
-            "exceed_limits", "lab", "transport", "json", "help"}  # fmt: skip
+            "exceed_limits", "lab", "transport", "json", "help", *POD_OPTIONS}  # fmt: skip
 
 
 def new_injection_id() -> str:
@@ -107,7 +110,7 @@ def fault_command(fault: AnyFault, name: str = "", presets: Mapping[str, Any] = 
     for parameter in parameters:
         options += [option_for(parameter), *(schedule_options(fault) if parameter.name == "schedule" else ())]
 
-    options += group_options(fault)
+    options += [*group_options(fault), *pod_options(fault)]
 
     @click.pass_context
     def run(ctx: click.Context, /, **options: Any) -> int:
@@ -168,9 +171,16 @@ def _check_id(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 
 def build_request(
-    fault: AnyFault, options: Mapping[str, Any], presets: Mapping[str, Any] = NOTHING, nodes: Sequence[Node] = ()
+    fault: AnyFault,
+    options: Mapping[str, Any],
+    presets: Mapping[str, Any] = NOTHING,
+    nodes: Sequence[Node] = (),
+    aim: Aim | None = None,
 ) -> tuple[Request, Chosen]:
-    """What is asked of which nodes. Raises :class:`UsageError` naming the parameter that is wrong."""
+    """What is asked of which nodes: those of the pods that are aimed at, or those that the options name.
+
+    Raises :class:`UsageError` naming the parameter that is wrong.
+    """
     given = {**presets, **given_parameters(options, parameters_of(fault))}
     words = {}
     if scheduled := take_schedule(options) if "schedule" in fault.model_fields else None:
@@ -179,7 +189,7 @@ def build_request(
     seed = int(given.get("seed", seed_of(injection_id)))
     if "seed" in fault.model_fields:
         given["seed"] = seed
-    targets = find_targets(fault, nodes, options, given, seed)
+    targets = aim.targets if aim else find_targets(fault, nodes, options, given, seed)
     by_group = [(_built(fault, {**given, **more}, words), group) for more, group in targets.own]
     return Request(
         id=injection_id,
@@ -210,21 +220,29 @@ def inject(
     session: Session, fault: AnyFault, options: Mapping[str, Any], presets: Mapping[str, Any] = NOTHING
 ) -> int:
     """Plan on every node, then plant on every node, or on none; within the lab's limits, or not at all."""
-    request, chosen = build_request(fault, options, presets, session.provider().nodes())
-    plans = plan_everywhere(session, chosen.nodes, request)
+    nodes = session.provider().nodes()
+    aim = find_pods(session, options, nodes)
+    request, chosen = build_request(fault, options, presets, nodes, aim)
+    if aim and not request.fresh:
+        refuse_known_elsewhere(session, request, nodes)
+    with aim.explaining() if aim else nullcontext():
+        plans = plan_everywhere(session, chosen.nodes, request)
     new = [node for node in chosen.nodes if node.name in plans]
     blast = Blast.of(session)
     gauges = blast.gauges(session, request.id, new) if new else ()
     if options["plan"]:
-        _show_plans(session, request, chosen, plans, gauges)
+        _show_plans(session, request, chosen, plans, gauges, aim=aim)
         return _planned_code(plans, () if options["exceed_limits"] else gauges)
     _refuse_missing(request, plans)
     if not options["exceed_limits"]:
         refuse_exceeded(gauges, "nothing was changed")
-    planted = plant_everywhere(session, chosen.nodes, request)
+    if aim and new:
+        aim.look_again()
+    with aim.explaining() if aim else nullcontext():
+        planted = plant_everywhere(session, chosen.nodes, request)
     if gauges and not options["exceed_limits"]:
         _look_again(session, blast, request, new)
-    _show_planted(session, request, chosen, plans, planted)
+    _show_planted(session, request, chosen, plans, planted, aim=aim)
     return 0
 
 
@@ -252,18 +270,25 @@ def _refuse_missing(request: Request, plans: Mapping[str, PlanView]) -> None:
 
 
 def _show_plans(
-    session: Session, request: Request, chosen: Chosen, plans: Mapping[str, PlanView], gauges: Sequence[Gauge]
+    session: Session,
+    request: Request,
+    chosen: Chosen,
+    plans: Mapping[str, PlanView],
+    gauges: Sequence[Gauge],
+    *,
+    aim: Aim | None,
 ) -> None:
     data = {
         "id": request.id,
         "changed": False,
         **chosen_data(chosen),
+        **(aim.data(plans) if aim else {}),
         "limits": [one.data() for one in gauges],
         "plans": _plans_data(plans),
     }
     texts = [plan_text(node, plan, session.width) for node, plan in plans.items()]
     limits = "\n".join(["limits of the lab", *limit_lines(gauges)])
-    session.answer(data, "\n\n".join([*chosen_lines(chosen), *texts, limits]))
+    session.answer(data, "\n\n".join([*_head(chosen, plans, aim), *texts, limits]))
 
 
 def _show_planted(
@@ -272,11 +297,14 @@ def _show_planted(
     chosen: Chosen,
     plans: Mapping[str, PlanView],
     planted: Mapping[str, InjectionView],
+    *,
+    aim: Aim | None,
 ) -> None:
     now = dt.datetime.now()
     data = {
         "id": request.id,
         **chosen_data(chosen),
+        **(aim.data(plans) if aim else {}),
         "injections": [one.model_dump(mode="json") for one in planted.values()],
         "plans": _plans_data(plans),
     }
@@ -286,7 +314,12 @@ def _show_planted(
         ("watch it", session.command(f"watch {request.id}")),
         ("heal it", session.command(f"recover {request.id}")),
     ]
-    session.answer(data, "\n\n".join([*chosen_lines(chosen), *texts, "\n".join(labelled(hints, ""))]))
+    session.answer(data, "\n\n".join([*_head(chosen, plans, aim), *texts, "\n".join(labelled(hints, ""))]))
+
+
+def _head(chosen: Chosen, plans: Mapping[str, PlanView], aim: Aim | None) -> list[str]:
+    """How the nodes were found."""
+    return ["\n".join(aim.lines(plans))] if aim else chosen_lines(chosen)
 
 
 def _each_reach_once(plans: Mapping[str, PlanView]) -> dict[str, PlanView]:

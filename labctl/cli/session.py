@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # gRPC and cryptography are for commands that talk to nodes, 
     from labctl.lab.remote import Remote
     from labctl.lab.selfcheck import Check
     from labctl.pki import LabAuthority
+    from labctl.pods.cluster import Cluster
     from labctl.transport.base import Kind, Transport
     from labctl.transport.client import AgentClient
 
@@ -84,6 +85,9 @@ class Tools(Protocol):
 
     def remote(self, node: Node, trusts: Trusts = nobody) -> AbstractContextManager[Remote]:
         """A login on a node, to run commands. `trusts` is asked about a host key that is not known."""
+
+    def cluster(self, kubeconfig: Path | None, context: str) -> Cluster:
+        """A Kubernetes cluster; None and "": as kubectl would take them. Raises :class:`UsageError`."""
 
     def execute(self, argv: Sequence[str]) -> int:
         """Become another program. Only ever returns in tests."""

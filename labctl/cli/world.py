@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from labctl.lab.remote import Remote
     from labctl.lab.selfcheck import Check
     from labctl.pki import LabAuthority
+    from labctl.pods.cluster import Cluster
     from labctl.transport.base import Kind, Transport
     from labctl.transport.client import AgentClient
 
@@ -140,6 +141,11 @@ class RealTools:
         from labctl.lab.remote import connected
 
         return connected(node, trusts)
+
+    def cluster(self, kubeconfig: Path | None, context: str) -> Cluster:
+        from labctl.pods.cluster import KubernetesCluster
+
+        return KubernetesCluster(kubeconfig, context)
 
     def execute(self, argv: Sequence[str]) -> int:
         os.execvp(argv[0], list(argv))  # noqa: S606 - argv, never a string

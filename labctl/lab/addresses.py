@@ -25,3 +25,21 @@ def lab_addresses(node: Node) -> tuple[str, ...]:
     if any(ipaddress.ip_address(one).is_loopback for one in addresses):
         raise UsageError(f"{node.name}: {node.address} is this computer, not where other nodes reach it", hint)
     return addresses
+
+
+def known_addresses(node: Node) -> tuple[str, ...]:
+    """All addresses by which a node may be known elsewhere: as written, and looked up; none of this computer."""
+    try:
+        found = socket.getaddrinfo(node.address, None, type=socket.SOCK_STREAM)
+    except OSError:
+        found = []
+    looked_up = (str(one[4][0]).partition("%")[0] for one in found)
+    several = dict.fromkeys((*node.lab_addresses, node.address, *looked_up))
+    return tuple(one for one in several if one != "localhost" and not _is_loopback(one))
+
+
+def _is_loopback(address: str) -> bool:
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:  # a name
+        return False

@@ -23,6 +23,7 @@ from labctl.lab.remote import Remote
 from labctl.lab.selfcheck import Check
 from labctl.lab.ssh import SshLab
 from labctl.pki import LabAuthority
+from labctl.pods.cluster import Cluster, KubernetesCluster
 from labctl.power.model import PowerState
 from labctl.progress import Progress, Task
 from labctl.transport.base import ClosingTransport, ConnectError, Kind, NoAnswerError, answered_error
@@ -246,6 +247,9 @@ class World:
         if node.name not in self.logins:
             raise LabError(f"{node.name} has no SSH")
         yield self.logins[node.name]
+
+    def cluster(self, kubeconfig: Path | None, context: str) -> Cluster:
+        return KubernetesCluster(kubeconfig, context)
 
     def execute(self, argv: Sequence[str]) -> int:
         self.executed.append(argv)

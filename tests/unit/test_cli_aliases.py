@@ -105,6 +105,7 @@ def test_a_shell_completes_aliases_whose_fault_is_built(world: World) -> None:
         "toy_error",
         "toy_delay",
         "toy_loss",
+        "toy_stall",
         "toy_partition",
         "toy_reads",
         "toy_drops",

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import Field, field_validator
 
 from node_agent.catalog import find_fault
-from node_agent.errors import ApplyError, ConflictError, NotFoundError, StoppedError
+from node_agent.errors import ApplyError, ConflictError, NotFoundError, Refusal, StoppedError
 from node_agent.fault import Capability, Evidence, Facts, Fault, Missing, PlanNotes, Target, build_fault
 from node_agent.host.mounting import Repair
 from node_agent.injection import ENDED, InjectionView, Plan
@@ -72,10 +72,24 @@ class ToyPartition(Fault):
     direction: Literal["out", "in", "both"] = Field(default="both", description="which way")
 
 
+class ToyStall(Fault):
+    """A fault of one unit or container."""
+
+    name: ClassVar[str] = "toy_stall"
+    summary: ClassVar[str] = "a toy stands still"
+    operator_sees: ClassVar[str] = "a toy that does not move"
+    examples: ClassVar[tuple[Mapping[str, Any], ...]] = ({"unit": "train"},)
+
+    unit: str = Field(default="", description="systemd unit")
+    container: str = Field(default="", description="container by id")
+    pid: int = Field(default=0, ge=0, description="process")
+
+
 class ToyTarget(Target):
     """Where a toy fault lands."""
 
     what: str
+    group: str = ""
 
     def describe(self) -> str:
         return self.what
@@ -100,6 +114,8 @@ class ToyInjector:
     known: dict[str, InjectionView] = field(default_factory=dict)
     differences: tuple[Difference, ...] = ()
     applied: list[str] = field(default_factory=list)
+    containers: dict[str, str] = field(default_factory=dict)
+    """The control groups of the containers that run here, by id."""
 
     def capabilities(self, again: bool = False) -> Mapping[str, Capability]:
         found = {"dm": Capability(name="dm", available=True)}
@@ -114,9 +130,17 @@ class ToyInjector:
 
     def plan(self, injection_id: str, fault_name: str, parameters: Mapping[str, Any]) -> Plan:
         fault = build_fault(find_fault(fault_name), parameters)
-        target = ToyTarget(what=f"{getattr(fault, 'file', 'a toy')} on {self.node}")
+        target = ToyTarget(
+            what=f"{getattr(fault, 'file', 'a toy')} on {self.node}",
+            group=self._group(getattr(fault, "container", "")),
+        )
         notes = PlanNotes(backend="toy", covers=("read",), not_covered=("mmap",), warnings=("it is a toy",))
         return Plan(fault=fault, facts=FACTS, target=target, notes=notes, steps=(), missing=self.lacks)
+
+    def _group(self, container: str) -> str:
+        if container and container not in self.containers:
+            raise Refusal(f"container: {container} does not run on this node", field="container")
+        return f"/sys/fs/cgroup{self.containers[container]}" if container else ""
 
     def apply(
         self, injection_id: str, fault_name: str, parameters: Mapping[str, Any], lease_s: float = 0
@@ -124,6 +148,7 @@ class ToyInjector:
         self.applied.append(injection_id)
         if injection_id in self.known:
             return self.known[injection_id]
+        self._group(str(parameters.get("container", "")))
         if self.stopped:
             raise StoppedError("new faults are refused on this node", allowed="labctl stop --clear allows them")
         if self.fails == "conflict":

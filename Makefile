@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network bench-fleet bench-episodes test-problems test-vagrant check-problems proto clean
+.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network bench-fleet bench-episodes test-problems test-vagrant check-problems kubernetes test-kubernetes proto clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -67,6 +67,13 @@ check-problems: setup ## what all problems prove about themselves, on lab `probl
 	@$(BIN)/labctl --lab problems up --workload booking
 	@status=0; $(BIN)/labctl --lab problems check --all --results docs/problems.json || status=$$?; \
 	  $(BIN)/python scripts/generate-problems; exit $$status
+
+kubernetes: ## build the cluster of the tests: Kubernetes 1.20 from Debian's source (once; five minutes)
+	@scripts/setup cluster
+	@$(BIN)/python -m tests.kubernetes.bed.built
+
+test-kubernetes: kubernetes ## faults on pods of a real cluster in namespaces of this machine (root; not part of `make test`)
+	@$(PYTEST) -rR --durations 10 tests/kubernetes
 
 proto: ## generate the Python side of the contract again
 	@$(BIN)/python scripts/generate-api

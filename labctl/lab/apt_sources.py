@@ -130,18 +130,26 @@ def mirror(root: Path = Path("/etc/apt"), keyring: Path = KEYRING) -> Mirror:
 def download(package: str, suite: str, directory: Path) -> Path:
     """The newest .deb of a package of a Debian suite, downloaded into `directory` and vouched for by apt.
 
-    This machine's own apt is left alone: lists, cache and sources are directories below `directory`. Raises
-    LabError where the machine names no Debian mirror, or apt cannot get the package.
+    Raises LabError where the machine names no Debian mirror, or apt cannot get the package.
+    """
+    apt = own_apt(suite, directory)
+    run((*apt, "download", package), f"downloading {package}", timeout=1800)
+    return next(directory.glob(f"{package}_*.deb"))
+
+
+def own_apt(suite: str, directory: Path, kinds: Iterable[str] = ("deb",)) -> tuple[str, ...]:
+    """The first words of apt-get commands that know the newest packages of a Debian suite and work in `directory`.
+
+    This machine's own apt is left alone: lists, cache and sources are directories below `directory`. Of `kinds`
+    deb-src are source packages. Raises LabError where the machine names no Debian mirror.
     """
     source = mirror()
     if not source.uri:
-        raise LabError(
-            f"no Debian mirror to get {package} from: apt on this machine has none", f"set {MIRROR_VARIABLE}"
-        )
+        raise LabError("no Debian mirror to download from: apt on this machine has none", f"set {MIRROR_VARIABLE}")
     for name in ("lists/partial", "cache/archives/partial", "etc"):
         (directory / name).mkdir(parents=True)
     (directory / "etc" / "sources.list").write_text(
-        f"deb [signed-by={source.keyring}] {source.uri} {suite} main\n"
+        "".join(f"{kind} [signed-by={source.keyring}] {source.uri} {suite} main\n" for kind in kinds)
     )
     (directory / "status").touch()
     settings = {
@@ -155,9 +163,8 @@ def download(package: str, suite: str, directory: Path) -> Path:
         "APT::Sandbox::User": "root",  # apt's own user could not write below our directory
         "Acquire::Languages": "none",
     }
-    apt = ("apt-get", "--quiet", *(word for key, value in settings.items() for word in ("-o", f"{key}={value}")))
+    # apt-get writes what it downloads into the working directory, which is not ours to change.
+    inside = ("env", f"--chdir={directory}", "apt-get", "--quiet")
+    apt = (*inside, *(word for key, value in settings.items() for word in ("-o", f"{key}={value}")))
     run((*apt, "update"), f"reading the package list of Debian {suite}", timeout=300)
-    # `apt-get download` writes into the working directory, which is not ours to change.
-    inside = ("env", f"--chdir={directory}")
-    run((*inside, *apt, "download", package), f"downloading {package}", timeout=1800)
-    return next(directory.glob(f"{package}_*.deb"))
+    return apt

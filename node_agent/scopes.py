@@ -190,6 +190,8 @@ def _groups_named(reader: Reader, root: str, identity: str) -> list[str]:
 
 def _container_id(reader: Reader, wanted: str) -> str:
     """The full id of a container that is known by a name; the word itself where no runtime knows better."""
+    if _FULL_ID.fullmatch(wanted):
+        return wanted
     asks: tuple[tuple[str, ...], ...] = (
         ("docker", "inspect", "--format", "{{.Id}}", "--", wanted),
         ("podman", "inspect", "--type", "container", "--format", "{{.Id}}", "--", wanted),

@@ -163,6 +163,13 @@ def test_a_container_by_name() -> None:
     assert _find(machine, container="web").cgroup == f"/system.slice/docker-{ID}.scope"
 
 
+def test_a_whole_id_is_not_looked_up() -> None:
+    """A runtime that hangs, or has a container of such a name, has no say."""
+    machine = _machine(f"/system.slice/docker-{ID}.scope")
+    machine.queries["inspect"] = "0" * 64
+    assert _find(machine, container=ID).cgroup == f"/system.slice/docker-{ID}.scope"
+
+
 def test_an_id_that_fits_two() -> None:
     with pytest.raises(Refusal, match="fits 2 containers"):
         _find(_machine("/docker/4f1c000a", "/docker/4f1c000b"), container="4f1c")

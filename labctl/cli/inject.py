@@ -44,7 +44,7 @@ from labctl.cli.pods import Aim, find_pods, pod_options, refuse_known_elsewhere
 from labctl.cli.schedules import schedule_options, take_schedule
 from labctl.cli.session import Session
 from labctl.cli.targets import Chosen
-from labctl.errors import ExitCode, UnsupportedError, UsageError
+from labctl.errors import ExitCode, LabError, UnsupportedError, UsageError
 from labctl.lab.model import Node
 from labctl.limits import Gauge
 from labctl.report.duration import format_duration
@@ -240,6 +240,8 @@ def inject(
         aim.look_again()
     with aim.explaining() if aim else nullcontext():
         planted = plant_everywhere(session, chosen.nodes, request)
+    if aim and new:
+        _look_at_pods(session, aim, request, new)
     if gauges and not options["exceed_limits"]:
         _look_again(session, blast, request, new)
     _show_planted(session, request, chosen, plans, planted, aim=aim)
@@ -252,6 +254,16 @@ def _look_again(session: Session, blast: Blast, request: Request, new: Sequence[
         refuse_exceeded(blast.gauges(session, request.id, new), "")
     except UsageError as exceeded:
         raise take_back(session, new, request, exceeded) from None
+
+
+def _look_at_pods(session: Session, aim: Aim, request: Request, new: Sequence[Node]) -> None:
+    """A pod may have gone while it was planted, and its container live on for a moment: then it is taken back."""
+    try:
+        aim.look_again(planted=True)
+    except UsageError as moved:
+        raise take_back(session, new, request, moved) from None
+    except LabError as silent:  # may be because of the fault
+        click.echo(f"warning: whether the pods are still where they were is not known: {silent.message}", err=True)
 
 
 def _planned_code(plans: Mapping[str, PlanView], gauges: Sequence[Gauge]) -> int:

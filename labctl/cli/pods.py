@@ -63,11 +63,6 @@ class Link(BaseModel):
     restarts: int
     runtime_class: str = ""
 
-    @property
-    def same(self) -> tuple[str, str, str]:
-        """What has to be the same when it is planted."""
-        return self.uid, self.cluster_node, self.container_id
-
 
 class Aim:
     """The pods that are meant, and the ways to them."""
@@ -79,8 +74,12 @@ class Aim:
         own = tuple(({FIELD: link.container_id}, (by_name[link.node],)) for link in self.links)
         self.targets = Targets(Chosen(chosen, self._wanted.title), own=own)
 
-    def look_again(self) -> None:
-        """Just before it is planted. Raises :class:`UsageError` where a pod has moved or a container restarted."""
+    def look_again(self, planted: bool = False) -> None:
+        """Just before it is planted. Raises :class:`UsageError` where a pod has moved or a container restarted.
+
+        Once it is planted, only what no fault does counts: that the pod is another one, or elsewhere. A container
+        that restarts then may well do so because of it.
+        """
         for link in self.links:
             namespace, _, name = link.pod.partition("/")
             try:
@@ -88,7 +87,8 @@ class Aim:
             except NotThereError:
                 raise UsageError(f"pod {link.pod} is gone; {_NOTHING}", "another pod") from None
             found = now.container(link.container)
-            if (now.uid, now.node, found.id if found else "") != link.same or now.deleting:
+            same = planted or (found is not None and found.id == link.container_id)
+            if not same or (now.uid, now.node) != (link.uid, link.cluster_node) or now.deleting:
                 raise UsageError(f"{_what_became_of(link, now, found)}; {_NOTHING}", "plan it again")
 
     @contextmanager

@@ -98,16 +98,21 @@ class KubernetesCluster:
         except ApiException as error:
             raise self._refused(what, error.status, str(error.reason or ""), str(error.body or "")) from None
         except (HTTPError, OSError) as error:
-            raise LabError(
-                f"the cluster at {self.server} does not answer: {_one_line(error)}",
-                "is this the right kubeconfig? kubectl --kubeconfig FILE get nodes",
-            ) from None
+            raise self._silent(_one_line(error)) from None
         except ValueError:
             raise LabError(f"what answers at {self.server} is no cluster", "is the kubeconfig right?") from None
         return found if isinstance(found, Mapping) else {}
 
+    def _silent(self, why: str) -> LabError:
+        hint = "is this the right kubeconfig? kubectl --kubeconfig FILE get nodes"
+        return LabError(f"the cluster at {self.server} does not answer: {why}", hint)
+
     def _refused(self, what: str, status: int | None, reason: str, body: str) -> UsageError | LabError:
-        said = _message_in(body) or reason
+        said = _message_in(body) or _one_line(reason)
+        if (
+            not status
+        ):  # the client's word for a connection that failed, such as one to a server of another authority
+            return self._silent(said)
         if status == 404:
             return NotThereError(
                 f"the cluster at {self.server} has no {what}", "is it the kubeconfig of another one?"

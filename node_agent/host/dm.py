@@ -6,6 +6,7 @@ those of libdevmapper.h.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
@@ -68,8 +69,14 @@ class DeviceMapper:
     """Reads and changes device mapper. Every error is an OSError with the kernel's errno."""
 
     def list(self) -> Sequence[DmInfo]:
-        """Every device, by name."""
-        found = [self.info(name) for name in _names(_call(_LIST_DEVICES).data)]
+        """Every device, by name; none where the kernel has no device mapper."""
+        try:
+            names = _names(_call(_LIST_DEVICES).data)
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENODEV):
+                return ()
+            raise
+        found = [self.info(name) for name in names]
         return tuple(info for info in found if info)
 
     def info(self, name: str) -> DmInfo | None:
@@ -255,7 +262,8 @@ def _open_control() -> int:
         return os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
         # Opening the node loads the module where udev made the node at boot; elsewhere the module makes it.
-        subprocess.run(("modprobe", "dm_mod"), check=False, capture_output=True, timeout=30)
+        with contextlib.suppress(FileNotFoundError):  # a machine without modules has no modprobe
+            subprocess.run(("modprobe", "dm_mod"), check=False, capture_output=True, timeout=30)
         return os.open(_CONTROL, os.O_RDWR | os.O_CLOEXEC)
 
 

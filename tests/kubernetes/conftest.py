@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,18 @@ from tests.kubernetes.bed.cluster import RUN, Bed, cluster
 from tests.kubernetes.bed.lab import Lab, lab_of
 from tests.kubernetes.bed.world import CGROUPS, wait_for
 
-OURS = ("etcd", "kube-apiserver", "kube-controller", "kube-scheduler", "kubelet", "containerd", "containerd-shim")
+PROGRAMS = (
+    "etcd",
+    "kube-apiserver",
+    "kube-controller",
+    "kube-scheduler",
+    "kubelet",
+    "containerd",
+    "containerd-shim",
+)
+
+OURS = ("gfk", "cni0", "172.30.77.", "10.244.", "kubelet", "containerd", "groundfault-kube")
+"""What a link, a route or a mount of the cluster has in its line; others may come and go meanwhile."""
 
 
 @pytest.fixture(scope="session")
@@ -30,18 +41,22 @@ def traces() -> dict[str, set[str]]:
     groups = [d for root in CGROUPS.iterdir() for d in root.glob("*") if d.is_dir()]
     settings = ("net/ipv4/ip_forward", "vm/overcommit_memory", "vm/panic_on_oom", "kernel/panic")
     return {
-        "links": {line.split(":")[1].strip() for line in links.splitlines()},
-        "routes": set(rules.splitlines()),
-        "mounts": set(Path("/proc/self/mounts").read_text().splitlines()),
+        "links": _ours(line.split(":")[1].strip() for line in links.splitlines()),
+        "routes": _ours(rules.splitlines()),
+        "mounts": _ours(Path("/proc/self/mounts").read_text().splitlines()),
         "control groups": {str(d) for d in groups if d.name.startswith(("gfk", "groundfault", "kube"))},
-        "memory": {str(path) for path in Path("/dev/shm").iterdir()},
+        "memory": _ours(str(path) for path in Path("/dev/shm").iterdir()),
         "settings": {f"{name} {Path('/proc/sys', name).read_text().strip()}" for name in settings},
         "directories": {
             d for d in ("/var/lib/kubelet", "/etc/cni", "/opt/cni", "/run/containerd") if Path(d).exists()
         },
-        "namespaces": {str(path) for path in Path("/run/netns").glob("*")},
-        "processes": {f"{pid} {name}" for pid, name in _processes() if name in OURS},
+        "namespaces": _ours(str(path) for path in Path("/run/netns").glob("*")),
+        "processes": {f"{pid} {name}" for pid, name in _processes() if name in PROGRAMS},
     }
+
+
+def _ours(lines: Iterable[str]) -> set[str]:
+    return {line for line in lines if any(word in line for word in OURS)}
 
 
 def _processes() -> Iterator[tuple[int, str]]:

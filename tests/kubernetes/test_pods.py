@@ -86,7 +86,7 @@ def test_from_a_pod_to_its_processes(
     processes = pods.marked(mark)
     assert len(processes) >= 2 and set(processes.values()) == {link["cgroup"]}
     assert link["uid"] in link["cgroup"] and link["cgroup"].endswith(link["container_id"])
-    assert set(processes) <= bed.nodes[link["cluster_node"]].pids()
+    assert len(set(processes) & bed.nodes[link["cluster_node"]].pids()) >= 2
     text = lab.inject(PAUSE, *argv, "--plan").out
     for word in (link["pod"], link["uid"], link["container_id"], link["cgroup"], f"calls {link['cluster_node']}"):
         assert word in text
@@ -102,7 +102,7 @@ def test_a_container_stands_still_and_goes_on(lab: Lab) -> None:
     assert pods.frozen(link["cgroup"]) and not pods.frozen(beside["cgroup"])
     assert lab.run("recover", injection["id"]).code == 0
     assert not pods.frozen(link["cgroup"])
-    assert lab.run("node", "residue", "--node", "rack-b").code == 0
+    assert lab.run("node", "residue", "rack-b").code == 0
 
 
 def test_a_container_is_killed_and_restarted(lab: Lab, bed: Bed) -> None:
@@ -111,6 +111,7 @@ def test_a_container_is_killed_and_restarted(lab: Lab, bed: Bed) -> None:
     done = lab.inject("process_kill", "--pod", "shop/c", "--json")
     assert done.code == 0, done.err
     after = pods.runs(bed, "c", other_than=before)
+    assert lab.run("recover", done.data["id"]).code == 0
     assert after["status"]["containerStatuses"][0]["restartCount"] == 1
     assert after["status"]["containerStatuses"][0]["lastState"]["terminated"]["exitCode"] == 137
     (new,) = planned(lab, "--pod", "shop/c")

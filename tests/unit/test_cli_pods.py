@@ -211,6 +211,28 @@ def test_a_pod_that_moved_in_the_last_moment(bench: Bench, change: Any, message:
     assert bench.live() == {}
 
 
+@pytest.mark.parametrize("change", [_moves, _is_made_anew, _ends, _goes])
+def test_a_pod_that_goes_while_its_container_lives_on(bench: Bench, change: Any) -> None:
+    """A pod deleted by force is gone before its container is: what was planted on that is taken back."""
+    bench.before("Apply", lambda: change(bench))
+    refused(bench.inject("--pod", "prod/web-0"), "nothing is planted", "(taken back on w2)")
+    assert bench.live() == {} and bench.world.injector("w2").applied
+
+
+@pytest.mark.parametrize("change", [_restarts, _crashes])
+def test_a_container_may_restart_because_of_what_was_planted(bench: Bench, change: Any) -> None:
+    bench.before("Apply", lambda: change(bench))
+    assert bench.inject("--pod", "prod/web-0").code == 0
+    assert list(bench.live()) == ["w2"]
+
+
+def test_a_cluster_may_be_silent_because_of_what_was_planted(bench: Bench) -> None:
+    bench.before("Apply", lambda: setattr(bench.api, "fails", (503, "{}")))
+    done = bench.inject("--pod", "prod/web-0")
+    assert done.code == 0 and "warning: whether the pods are still where they were" in done.err
+    assert list(bench.live()) == ["w2"]
+
+
 def test_one_of_several_that_moved_keeps_all_from_being_planted(bench: Bench) -> None:
     bench.run_pod("resize-1.33")
     bench.before("Plan", lambda: _restarts(bench))

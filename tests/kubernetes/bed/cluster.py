@@ -205,15 +205,13 @@ def _wait_for_api(processes: Sequence[Process]) -> None:
     made = client.Configuration()
     config.load_kube_config(str(RUN / "keys" / "admin.conf"), client_configuration=made, persist_config=False)
     made.retries = False
-    api = client.ApiClient(made)
+    core = client.CoreV1Api(client.ApiClient(made))
 
     def answers() -> bool:
         for process in processes:
             process.alive()
         try:
-            api.call_api(
-                "/readyz", "GET", auth_settings=["BearerToken"], _preload_content=False, _request_timeout=5
-            )
+            core.list_namespace(_preload_content=False, _request_timeout=5)
         except (ApiException, HTTPError):
             return False
         return True

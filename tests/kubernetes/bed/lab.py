@@ -92,10 +92,14 @@ class Lab:
 
     def run(self, *argv: str, before: Mapping[str, Callable[[], None]] | None = None) -> Done:
         """Run a labctl command line in this process. `before`: what happens just before a request."""
-        out, err = io.StringIO(), io.StringIO()
+        out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True) for _ in range(2))
         with redirect_stdout(out), redirect_stderr(err):
             code = main(("--lab", LAB, *argv), Session(_Tools(before or {})))
-        return Done(code, out.getvalue(), err.getvalue())
+        texts = []
+        for stream in (out, err):
+            stream.seek(0)
+            texts.append(stream.read())
+        return Done(code, *texts)
 
     def inject(self, fault: str, *argv: str, before: Mapping[str, Callable[[], None]] | None = None) -> Done:
         """Inject a fault with the cluster's kubeconfig."""
@@ -134,7 +138,7 @@ def _serve(place: Node, node: LabNode, authority: LabAuthority) -> Process:
     (here / "config").mkdir(parents=True)
     (here / "config" / "node").write_text(f"{node.name}\n")
     write_all(here / "config" / "tls", authority.node_files(node.name))
-    words = (*(str(here / name) for name in ("config", "state", "run")), f"{place.address}:{PORT}")
+    words = (str(here / "config"), str(here / "state"), "/run/groundfault", f"{place.address}:{PORT}")
     python = ("env", f"PYTHONPATH={_ROOT}", f"PATH={os.environ['PATH']}", sys.executable, str(_AGENT), *words)
     return Process(f"agent of {node.name}", place.enter(*python), here / "log")
 

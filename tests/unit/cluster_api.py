@@ -16,7 +16,7 @@ SHAPES = Path(__file__).with_name("pod_shapes")
 
 
 def shape(name: str) -> dict[str, Any]:
-    """A pod or node as a cluster has shown it."""
+    """A pod in the shape that the API of that version gives it; those called recorded a cluster has given."""
     data: dict[str, Any] = json.loads((SHAPES / f"{name}.json").read_text())
     return data
 

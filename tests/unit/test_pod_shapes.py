@@ -30,6 +30,14 @@ def test_a_pod_of_1_20() -> None:
     assert not (pod.deleting or pod.host_network or pod.control_plane or pod.runtime_class)
 
 
+def test_a_pod_that_a_cluster_has_given() -> None:
+    """Of tests/kubernetes: a pod of a StatefulSet, on a node in namespaces."""
+    pod = _pod("recorded-1.20")
+    ((_, found),) = choose_pods([pod], Wanted("shop", name="web-0"))
+    assert (pod.title, pod.node, pod.control_plane, pod.host_network) == ("shop/web-0", "n1", "", False)
+    assert (found.name, found.kind, found.runtime, len(found.id)) == ("app", "container", "containerd", 64)
+
+
 def test_sidecars_and_debugging_containers_are_chosen_by_name_only() -> None:
     pod = _pod("sidecar-1.29")
     kinds = {one.name: (one.kind, one.state) for one in pod.containers}

@@ -11,10 +11,12 @@ from __future__ import annotations
 import json
 import shutil
 import signal
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 from kubernetes import client, config
 from kubernetes.client import ApiException
@@ -41,7 +43,7 @@ RUN = Path("/dev/shm/groundfault-kubernetes")
 """Everything the cluster writes; in memory, because etcd waits for each write to reach its disk."""
 
 MOST = 5
-READY_S = 180.0
+READY_S = 240.0
 _SCRIPT = Path(__file__).with_name("node.sh")
 
 
@@ -202,21 +204,20 @@ def _prepare(built: Built, nodes: Sequence[Node]) -> None:
 
 
 def _wait_for_api(processes: Sequence[Process]) -> None:
-    made = client.Configuration()
-    config.load_kube_config(str(RUN / "keys" / "admin.conf"), client_configuration=made, persist_config=False)
-    made.retries = False
-    core = client.CoreV1Api(client.ApiClient(made))
+    """Until it has made its own roles, too: without these the other parts are refused, and end."""
+    context = ssl.create_default_context(cafile=RUN / "keys" / "ca.crt")
+    context.load_cert_chain(RUN / "keys" / "admin.crt", RUN / "keys" / "admin.key")
 
-    def answers() -> bool:
+    def ready() -> bool:
         for process in processes:
             process.alive()
         try:
-            core.list_namespace(_preload_content=False, _request_timeout=5)
-        except (ApiException, HTTPError):
+            with urlopen(f"{settings.SERVER}/readyz", context=context, timeout=10) as answer:
+                return bool(answer.status == 200)
+        except OSError:
             return False
-        return True
 
-    wait_for("the API", answers, 120)
+    wait_for("the API", ready, READY_S)
 
 
 def _has_account(bed: Bed) -> bool:

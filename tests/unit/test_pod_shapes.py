@@ -141,7 +141,8 @@ def test_no_part_of_a_status_is_needed_to_read_a_pod(path: Any) -> None:
     """Whatever a later version leaves out, or makes null, the pod is read; the container then is not running."""
     whole = shape(path.stem)
     for key in list(whole["status"]):
-        for replaced in (None, [], {}):
+        nothing: tuple[object, ...] = (None, [], {})
+        for replaced in nothing:
             data = deepcopy(whole)
             data["status"][key] = replaced
             assert pod_of(data).name == whole["metadata"]["name"]

@@ -86,7 +86,8 @@ class Node:
         """The number, on this machine, of the first process of its namespaces."""
         process = self._process
         assert process is not None, f"{self.name} is not started"
-        return wait_for(f"namespaces of {self.name}", lambda: process.alive() and process.children(), 10)[0]
+        found = wait_for(f"namespaces of {self.name}", lambda: process.children() if process.alive() else [], 30)
+        return found[0]
 
     def enter(self, *argv: str) -> tuple[str, ...]:
         """The command that runs a program in there."""
@@ -123,8 +124,8 @@ class Bed:
         made = client.Configuration()
         config.load_kube_config(str(self.kubeconfig), client_configuration=made, persist_config=False)
         made.retries = False
-        self.core = client.CoreV1Api(client.ApiClient(made))
-        self.apps = client.AppsV1Api(client.ApiClient(made))
+        self.core: Any = client.CoreV1Api(client.ApiClient(made))
+        self.apps: Any = client.AppsV1Api(client.ApiClient(made))
 
     def read(self, namespace: str, name: str) -> Mapping[str, Any]:
         """A pod as JSON."""
@@ -167,9 +168,11 @@ def cluster(built: Built, count: int) -> Iterator[Bed]:
                 node.start()
             bed = Bed(built, nodes)
             everybody = set(bed.nodes)
-            alive = lambda: all(one.alive() for one in processes)  # noqa: E731
-            wait_for("nodes", lambda: alive() and bed.ready_nodes() == everybody, READY_S,
-                     lambda: f"ready: {', '.join(sorted(bed.ready_nodes()))}")  # fmt: skip
+
+            def ready() -> bool:
+                return all(one.alive() for one in processes) and bed.ready_nodes() == everybody
+
+            wait_for("nodes", ready, READY_S, lambda: f"ready: {', '.join(sorted(bed.ready_nodes()))}")
             wait_for("the service account of pods", lambda: _has_account(bed), 60)
             yield bed
 

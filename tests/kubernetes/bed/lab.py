@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +81,7 @@ class _Tools(RealTools):
         def happen(method: str) -> None:
             self._before.pop(method, lambda: None)()
 
-        return _Told(super().transport(lab, node, kind), happen)  # type: ignore[return-value]
+        return _Told(super().transport(lab, node, kind), happen)
 
 
 @dataclass
@@ -129,7 +130,7 @@ def lab_of(bed: Bed, home: Path) -> Iterator[Lab]:
         for name, node in known.items():
             stack.callback(_serve(bed.nodes[name], node, authority).end)
         for node in known.values():
-            wait_for(f"the agent of {node.name}", lambda node=node: _answers(node), 60)  # type: ignore[misc]
+            wait_for(f"the agent of {node.name}", partial(_answers, node), 120)
         yield Lab(bed, known)
 
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -122,7 +123,7 @@ def remove_groups(name: str) -> None:
     for root in hierarchies():
         top = root / name.strip("/")
         for directory, _, _ in os.walk(top, topdown=False):
-            wait_for(f"{directory} is empty", lambda d=directory: _removed(Path(d)), 10)  # type: ignore[misc]
+            wait_for(f"{directory} is empty", partial(_removed, Path(directory)), 30)
 
 
 def _removed(group: Path) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from labctl.errors import LabError
+from labctl.lab import apt_sources
 from labctl.lab.apt_sources import MIRROR_VARIABLE, Mirror, Source, choose, mirror, parse_deb822, parse_list
 
 DEB822 = """\
@@ -107,3 +108,24 @@ def test_variable_wins_and_keyring_is_needed(tmp_path: Path, monkeypatch: pytest
         mirror(tmp_path, keyring)
     keyring.touch()
     assert mirror(tmp_path, keyring) == Mirror("http://mine.example/debian", keyring)
+
+
+def test_an_apt_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Sources too, where they are asked for; nothing of this machine's apt is read or written."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(apt_sources, "run", lambda argv, what, **how: asked.append(tuple(argv)))
+    monkeypatch.setattr(apt_sources, "mirror", lambda: Mirror("http://mirror.example/debian", Path("/keys.gpg")))
+    apt = apt_sources.own_apt("bookworm", tmp_path / "own", ("deb", "deb-src"))
+    assert (tmp_path / "own" / "etc" / "sources.list").read_text().splitlines() == [
+        f"{kind} [signed-by=/keys.gpg] http://mirror.example/debian bookworm main" for kind in ("deb", "deb-src")
+    ]
+    assert apt[:3] == ("env", f"--chdir={tmp_path}/own", "apt-get") and asked == [(*apt, "update")]
+    for key in ("Dir::State::lists", "Dir::State::status", "Dir::Cache", "Dir::Etc::sourcelist"):
+        assert any(word.startswith(f"{key}={tmp_path}/own/") for word in apt)
+
+
+def test_no_mirror_to_download_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(apt_sources, "mirror", lambda: Mirror("", Path("/keys.gpg")))
+    with pytest.raises(LabError, match="no Debian mirror") as refused:
+        apt_sources.own_apt("bookworm", tmp_path)
+    assert MIRROR_VARIABLE in refused.value.hint

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from labctl.errors import UsageError
+from labctl.lab.addresses import known_addresses
 from labctl.lab.model import Node
 from labctl.pods.choosing import Wanted, choose_pods, wanted_pod
 from labctl.pods.placing import LABEL, find_node, refuse_other_boot
@@ -255,3 +256,25 @@ def test_a_node_from_json() -> None:
     assert cluster_node_of({"metadata": {"name": "w1"}}).addresses == ()
     with pytest.raises(ValueError, match="no name"):
         cluster_node_of({})
+
+
+def test_the_addresses_by_which_a_node_may_be_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As written and looked up; this computer's own are everybody's."""
+
+    def look_up(host: str, *_: object, **__: object) -> list[Any]:
+        if host == "gone.example":
+            raise OSError("no such host")
+        found = {"db1.example": ["192.0.2.1", "fe80::1%eth0"], "localhost": ["127.0.0.1", "::1"]}.get(host, [host])
+        return [(0, 0, 0, "", (one, 0)) for one in found]
+
+    monkeypatch.setattr("socket.getaddrinfo", look_up)
+    told = {
+        name: known_addresses(Node(name="n", address=name, lab_addresses=("10.77.0.1",)))
+        for name in ("db1.example", "localhost", "127.0.0.1", "gone.example")
+    }
+    assert told == {
+        "db1.example": ("10.77.0.1", "db1.example", "192.0.2.1", "fe80::1"),
+        "localhost": ("10.77.0.1",),
+        "127.0.0.1": ("10.77.0.1",),
+        "gone.example": ("10.77.0.1", "gone.example"),
+    }

@@ -26,7 +26,7 @@ from labctl.lab.addresses import known_addresses
 from labctl.lab.model import Node
 from labctl.pods.choosing import Wanted, choose_pods, wanted_pod
 from labctl.pods.placing import find_node, refuse_other_boot
-from labctl.pods.shapes import Container, Pod
+from labctl.pods.shapes import ClusterNode, Container, Pod
 from labctl.report.text import labelled
 from node_agent.api.views import PlanView
 from node_agent.scopes import ScopeFields
@@ -194,10 +194,12 @@ def find_pods(session: Session, options: Mapping[str, Any], nodes: Sequence[Node
             if wanted.selector
             else (cluster.pod(wanted.namespace, wanted.name),)
         )
-        links = [_link(cluster, nodes, pod, found) for pod, found in choose_pods(pods, wanted)]
+        chosen = choose_pods(pods, wanted)
+        there = {pod.node: cluster.node(pod.node) for pod, _ in chosen}
+    links = [_link(cluster.server, there[pod.node], nodes, pod, found) for pod, found in chosen]
     _refuse_two_on_a_node(links)
     aim = Aim(cluster, wanted, links, nodes)
-    _check_boots(session, cluster, aim)
+    _check_boots(session, aim, there)
     return aim
 
 
@@ -226,10 +228,10 @@ def _wanted(options: Mapping[str, Any], cluster: Cluster) -> Wanted:
     )  # fmt: skip
 
 
-def _link(cluster: Cluster, nodes: Sequence[Node], pod: Pod, found: Container) -> Link:
-    node, known_by = find_node(cluster.node(pod.node), nodes, known_addresses)
+def _link(server: str, there: ClusterNode, nodes: Sequence[Node], pod: Pod, found: Container) -> Link:
+    node, known_by = find_node(there, nodes, known_addresses)
     return Link(
-        pod=pod.title, uid=pod.uid, cluster=cluster.server, cluster_node=pod.node, node=node.name,
+        pod=pod.title, uid=pod.uid, cluster=server, cluster_node=pod.node, node=node.name,
         known_by=known_by, container=found.name, kind=found.kind, runtime=found.runtime, container_id=found.id,
         restarts=found.restarts, runtime_class=pod.runtime_class,
     )  # fmt: skip
@@ -245,7 +247,7 @@ def _refuse_two_on_a_node(links: Sequence[Link]) -> None:
             )
 
 
-def _check_boots(session: Session, cluster: Cluster, aim: Aim) -> None:
+def _check_boots(session: Session, aim: Aim, there: Mapping[str, ClusterNode]) -> None:
     """Whether the agents run where the kubelets do."""
     chosen = aim.targets.chosen.nodes
     with session.patience(f"asking {names_of(chosen)}"):
@@ -253,7 +255,7 @@ def _check_boots(session: Session, cluster: Cluster, aim: Aim) -> None:
     if answers.bad:
         raise failure(answers, "nothing was changed")
     for link, node in zip(aim.links, chosen, strict=True):
-        refuse_other_boot(cluster.node(link.cluster_node), node, answers.good[node.name].boot_id)
+        refuse_other_boot(there[link.cluster_node], node, answers.good[node.name].boot_id)
 
 
 def refuse_known_elsewhere(session: Session, request: Request, nodes: Sequence[Node]) -> None:

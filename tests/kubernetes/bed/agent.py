@@ -7,11 +7,20 @@ this machine's. So a fault that needs a capability lacks it here. Signals and fr
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 
 import node_agent.injector
+from node_agent.fault import Capability
+from node_agent.host import Host
 from node_agent.serve import serve
 
+
+def no_probes(host: Host, goes_on: Callable[[], bool] = lambda: True) -> Mapping[str, Capability]:
+    """Nothing is tried out."""
+    return {}
+
+
 if __name__ == "__main__":
-    node_agent.injector.run_probes = lambda host: {}  # type: ignore[attr-defined]
+    node_agent.injector.run_probes = no_probes
     names = ("config", "state", "run", "listen")
     sys.exit(serve(dict(zip(names, sys.argv[1:], strict=True))))

@@ -21,6 +21,6 @@ def no_probes(host: Host, goes_on: Callable[[], bool] = lambda: True) -> Mapping
 
 
 if __name__ == "__main__":
-    node_agent.injector.run_probes = no_probes
+    node_agent.injector.run_probes = no_probes  # type: ignore[attr-defined]
     names = ("config", "state", "run", "listen")
     sys.exit(serve(dict(zip(names, sys.argv[1:], strict=True))))

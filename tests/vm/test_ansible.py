@@ -114,7 +114,10 @@ def test_with_a_disk_and_a_fault_on_it_and_away_by_ansible(site: Site) -> None:
     before = state(site.node)
     site.play("install.yml", groundfault_agent_disks=[{"name": "spare", "size_mib": 64}])
     site("node", "adopt", "db1")
+    ssh(site.node, "head -c 65536 /dev/urandom > /srv/spare/rows && sync -f /srv/spare/rows")
     site("inject", "latent_sector_error", "--node", "db1", "--disk", "spare", "--for", "10m")
+    read = ssh(site.node, "dd if=/srv/spare/rows iflag=direct bs=4096 of=/dev/null", check=False)
+    assert "Input/output error" in read.stderr
     _, refused = site.play("uninstall.yml", failed=1)
     assert "disks are under device mapper: spare; nothing was removed" in refused
     assert site.play("uninstall.yml", groundfault_agent_undo_disks=True)[0]

@@ -33,7 +33,7 @@ from node_agent.host.mounting import Repair
 from node_agent.injection import ENDED, InjectionView, Live, Plan, checked_id
 from node_agent.journal import KEEP_CLOSED, Entry, Journal, Record
 from node_agent.leases import checked_lease
-from node_agent.probe import run_probes
+from node_agent.probing import Probing
 from node_agent.residue import Difference, compare, look, residue_of
 from node_agent.returned_disk import repair_disk
 from node_agent.set_clock import set_wall_clock
@@ -55,29 +55,14 @@ class Injector:
         self._stop_file = state_dir / "stopped"
         self._baseline = Baseline(state_dir / "baseline.json")
         self._lock = threading.RLock()
-        self._probing = threading.Lock()
-        self._ending = threading.Event()
+        self.probing = Probing(host)
         self._live: dict[str, Live] = {}
-        self._capabilities: Mapping[str, Capability] | None = None
 
     # -- looking ---------------------------------------------------------------------------------------------
 
     def capabilities(self, again: bool = False) -> Mapping[str, Capability]:
         """What this kernel can do, probed once a start, or `again`."""
-        with self._probing:
-            if self._capabilities is None or again:
-                self._capabilities = run_probes(self._host, lambda: not self._ending.is_set())
-            return self._capabilities
-
-    def end_probing(self, within_s: float) -> bool:
-        """For an agent that ends: no further probe begins. Whether the one that runs has ended in time, and with
-        it what it had made.
-        """
-        self._ending.set()
-        ended = self._probing.acquire(timeout=within_s)
-        if ended:
-            self._probing.release()
-        return ended
+        return self.probing.found(again)
 
     def facts(self) -> Facts:
         """The facts plans rest on."""

@@ -109,7 +109,7 @@ def _run(node: str, settings: Settings, make_host: Callable[[], Host], ended: th
         log.info("ending: recovering everything")
         service.close()
         _recover_all(injector)
-        if not injector.end_probing(PROBE_S):
+        if not injector.probing.end(PROBE_S):
             log.warning("a probe did not end within %g s", PROBE_S)
 
 

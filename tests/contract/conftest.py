@@ -12,6 +12,7 @@ import pytest
 from node_agent.catalog import catalog
 from node_agent.injector import Injector
 from node_agent.probe import run_probes
+from node_agent.probing import Probing
 from tests.contract import simulated_machine, simulated_memory, simulated_processes, simulated_settings
 from tests.contract.facilities import at_rest
 from tests.contract.simulated import Kernel, Killed, SimulatedHost, fresh_kernel
@@ -45,7 +46,7 @@ class Rig:
     ) -> tuple[Injector, SimulatedHost]:
         host = SimulatedHost(self.kernel, die_at)
         injector = Injector(host, self.state_dir, "w2", after_append=after_append)
-        injector._capabilities = self.capabilities
+        injector.probing = Probing(host, self.capabilities)
         return injector, host
 
     def killed_at_record(self, number: int) -> Injector:

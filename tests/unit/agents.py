@@ -85,7 +85,11 @@ class FakeInjector:
         if name in self.fail:
             raise self.fail[name]
 
-    def end_probing(self, within_s: float) -> bool:
+    @property
+    def probing(self) -> FakeInjector:
+        return self
+
+    def end(self, within_s: float) -> bool:
         self._note("end probing")
         return True
 

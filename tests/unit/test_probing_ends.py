@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-import node_agent.injector
 import node_agent.probe
 from node_agent.host import DmTarget, Host
 from node_agent.injector import Injector
@@ -36,9 +35,9 @@ def test_the_probe_that_runs_is_waited_for_and_no_other_begins(
     injector = Injector(SimulatedHost(fresh_kernel()), tmp_path, "w1")
     probing = threading.Thread(target=injector.capabilities)
     probing.start()
-    assert begun.wait(10) and not injector.end_probing(0.01), "it still runs"
+    assert begun.wait(10) and not injector.probing.end(0.01), "it still runs"
     go_on.set()
-    assert injector.end_probing(10) and made == []
+    assert injector.probing.end(10) and made == []
     probing.join(10)
     assert {name: one.available for name, one in injector.capabilities().items()} == {
         "a.slow": True, "b.never": False}  # fmt: skip
@@ -46,7 +45,7 @@ def test_the_probe_that_runs_is_waited_for_and_no_other_begins(
 
 def test_an_agent_that_does_not_probe_ends_at_once(tmp_path: Path) -> None:
     injector = Injector(SimulatedHost(fresh_kernel()), tmp_path, "w1")
-    assert injector.end_probing(0.01)
+    assert injector.probing.end(0.01)
     assert not any(one.available for one in injector.capabilities().values())
 
 

@@ -19,6 +19,7 @@ sys.path.insert(0, "/opt/groundfault/lib")
 from node_agent.host.real import RealHost
 from node_agent.injector import Injector
 from node_agent.probe import run_probes
+from node_agent.probing import Probing
 
 STATE = Path("/var/lib/groundfault")
 
@@ -42,7 +43,7 @@ def main() -> None:
 
     def agent(after_append: Callable[[str, int], None] | None = None) -> Injector:
         injector = Injector(RealHost(), STATE, "w2", after_append=after_append)
-        injector._capabilities = capabilities
+        injector.probing = Probing(RealHost(), capabilities)
         return injector
 
     def live(number: int) -> None:

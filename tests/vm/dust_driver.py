@@ -19,6 +19,7 @@ from node_agent.host.real import RealHost
 from node_agent.injection import InjectionView
 from node_agent.injector import Injector
 from node_agent.probe import run_probes
+from node_agent.probing import Probing
 
 
 def say(view: InjectionView, **more: Any) -> None:
@@ -32,7 +33,7 @@ def main() -> None:
     host = RealHost()
     injector = Injector(host, Path(state.name), "dust")
     lacks = Capability(name="dm.snapshot", available=False, reason="taken away for this test")
-    injector._capabilities = {**run_probes(host), "dm.snapshot": lacks}
+    injector.probing = Probing(host, {**run_probes(host), "dm.snapshot": lacks})
     try:
         say(injector.apply("dust-1", "latent_sector_error", {"file": sys.argv[1], "seed": 5}, 300))
         sys.stdin.readline()

@@ -23,6 +23,7 @@ sys.path.insert(0, "/opt/groundfault/lib")
 from node_agent.host.real import RealHost
 from node_agent.injector import Injector
 from node_agent.probe import run_probes
+from node_agent.probing import Probing
 
 STATE = Path("/var/lib/groundfault")
 
@@ -56,7 +57,7 @@ def main() -> None:
 
     def agent() -> Injector:
         injector = Injector(RealHost(), STATE, "driver")
-        injector._capabilities = capabilities
+        injector.probing = Probing(RealHost(), capabilities)
         injector.start()
         return injector
 

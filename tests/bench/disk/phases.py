@@ -109,13 +109,15 @@ def main() -> int:
     from node_agent.fault import Capability
     from node_agent.host.real import RealHost
     from node_agent.injector import Injector
+    from node_agent.probing import Probing
 
     wanted = json.load(sys.stdin)
     shutil.rmtree(STATE, ignore_errors=True)
     STATE.mkdir(mode=0o700)
     meter = Meter()
     injector = Injector(RealHost(), STATE, wanted["node"])
-    injector._capabilities = {one["name"]: Capability.model_validate(one) for one in wanted["capabilities"]}
+    known = {one["name"]: Capability.model_validate(one) for one in wanted["capabilities"]}
+    injector.probing = Probing(RealHost(), known)
     instrument(meter)
     found: dict[str, list[dict[str, float]]] = {"inject": [], "recover": []}
     for number in range(wanted["runs"]):

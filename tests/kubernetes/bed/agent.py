@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 
-import node_agent.injector
+import node_agent.probing
 from node_agent.fault import Capability
 from node_agent.host import Host
 from node_agent.serve import serve
@@ -21,6 +21,6 @@ def no_probes(host: Host, goes_on: Callable[[], bool] = lambda: True) -> Mapping
 
 
 if __name__ == "__main__":
-    node_agent.injector.run_probes = no_probes  # type: ignore[attr-defined]
+    node_agent.probing.run_probes = no_probes  # type: ignore[attr-defined]
     names = ("config", "state", "run", "listen")
     sys.exit(serve(dict(zip(names, sys.argv[1:], strict=True))))

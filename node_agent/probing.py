@@ -11,7 +11,7 @@ from node_agent.probe import run_probes
 
 
 class Probing:
-    """What the kernel of `host` can do, kept. Safe to use from many threads. `known`: where somebody knows already."""
+    """What the kernel of `host` can do, kept. For many threads. `known`: where somebody knows already."""
 
     def __init__(self, host: Host, known: Mapping[str, Capability] | None = None) -> None:
         self._host, self._known = host, known

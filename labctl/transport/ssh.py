@@ -135,25 +135,37 @@ class SshTransport(ClosingTransport):
             left = max(0.1, min(CONNECT_TIMEOUT_S, deadline - time.monotonic()))
             login = log_in(self.node, left)
             try:
-                self._check_password(login, left)
+                self._check_password(login, deadline)
             except BaseException:
                 log_out(login)
                 raise
             self._login = login
         return self._login
 
-    def _check_password(self, login: Connection, timeout_s: float) -> None:
+    def _check_password(self, login: Connection, deadline: float) -> None:
         """Once a login: a wrong password before a request would be tried with each line of the request."""
+        from paramiko import SSHException
+
         password = sudo.referred(self.node) if self.node.ssh_user != "root" else None
         if password is None:
             return
-        channel: Channel = login.transport.open_session(timeout=timeout_s)
-        channel.settimeout(CONNECT_TIMEOUT_S)
-        channel.exec_command(shlex.join(sudo.checking()))
-        channel.sendall(sudo.first_line(password))
-        channel.shutdown_write()
-        channel.makefile("rb").read()
-        status, complaint = _ended(channel)
+        left = max(0.1, deadline - time.monotonic())
+        try:
+            channel: Channel = login.transport.open_session(timeout=left)
+            channel.settimeout(left)
+            channel.exec_command(shlex.join(sudo.checking()))
+            channel.sendall(sudo.first_line(password))
+            channel.shutdown_write()
+            channel.makefile("rb").read()
+            status, complaint = _ended(channel)
+        except TimeoutError:
+            raise NoAnswerError(f"{self.node.name}: sudo did not take the password within {left:.0f} s") from None
+        except (SSHException, OSError, EOFError) as error:
+            raise NoAnswerError(
+                f"{self.node.name}: SSH was lost at sudo: {error or type(error).__name__}"
+            ) from None
+        if status < 0:
+            raise NoAnswerError(f"{self.node.name}: SSH was lost at sudo: {complaint}")
         if status != 0:
             raise sudo_refused(self.node, complaint)
 

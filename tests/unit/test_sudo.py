@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import subprocess
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
@@ -16,7 +17,7 @@ from labctl.lab.model import Node
 from labctl.lab.remote import Output, Running
 from labctl.lab.root import Root
 from labctl.transport import sudo
-from labctl.transport.base import ConnectError
+from labctl.transport.base import ConnectError, NoAnswerError
 from labctl.transport.client import AgentClient
 from labctl.transport.ssh import SshTransport
 from tests.unit.sshd import SshServer
@@ -161,3 +162,24 @@ def test_a_wrong_password_is_tried_once_over_the_transport_too(
         with SshTransport(node) as transport:
             assert [AgentClient(transport).facts().node for _ in range(2)] == ["w1", "w1"]
     assert [one.startswith(b"secret\n" + sudo.MARK.encode()) for one in inputs[1:]] == [False, True, True]
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_sudo_that_says_nothing_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
+    """As where it asks a directory service that is away; or the connection is lost meanwhile."""
+    over = threading.Event()
+
+    def answer(argv: list[str], stdin: bytes) -> tuple[int, bytes, bytes]:
+        if lost:
+            server.hang_up()
+        assert over.wait(30)
+        return 0, b"", b""
+
+    monkeypatch.setenv("OPS_SUDO", "secret")
+    said = "SSH was lost at sudo" if lost else "sudo did not take the password within"
+    with SshServer(tmp_path, answer) as server:
+        server.users = ["ops"]
+        node = server.node(ssh_user="ops", sudo_password_env="OPS_SUDO")
+        with SshTransport(node) as transport, pytest.raises(NoAnswerError, match=said):
+            AgentClient(transport).facts(0.5)
+        over.set()

@@ -25,10 +25,9 @@ pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
 ANSIBLE = Path(__file__).parents[2] / "ansible"
 LAB = "playbook"
 RECAP = re.compile(r"^db1\s+: ok=\d+\s+changed=(\d+)\s+unreachable=(\d+)\s+failed=(\d+)", re.M)
+WHERE = f"find {at.PROGRAM} {at.CONFIG} {at.UNIT_FILE} -name __pycache__ -prune -o"
 FOOTPRINT = (
-    f"find {at.PROGRAM} {at.CONFIG} {at.UNIT_FILE} -name __pycache__ -prune -o "
-    f"'(' -type f -path '{at.TLS}/*' -printf '%p %m %u %g\\n' ')' -o -type f -printf '%p %m %u %g ' "
-    "-exec sha256sum '{}' ';' -o -printf '%p %m %u %g\\n'"
+    f"{WHERE} -printf '%p %m %u %g %y\\n'; {WHERE} -type f -not -path '{at.TLS}/*' -exec sha256sum '{{}}' +"
 )
 
 

@@ -73,12 +73,12 @@ def inventories(node: Node, directory: Path) -> None:
     (directory / "inventory.yml").write_text(json.dumps({"groundfault": {"hosts": {"db1": host}}}))
 
 
-@pytest.fixture(scope="module")
-def site(lab: LabUnderTest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+@pytest.fixture
+def site(lab: LabUnderTest, tmp_path: Path) -> Iterator[Site]:
     """w3 has no agent, and there is a payload for it."""
     lab.reset()
     labctl("node", "remove", "w3")
-    made = Site(tmp_path_factory.mktemp("ansible"), lab.node("w3"))
+    made = Site(tmp_path, lab.node("w3"))
     inventories(made.node, made.directory)
     made("up", "--provider", "ssh", "--inventory", str(made.directory / "hosts.toml"))
     made("node", "payload", "db1", "--out", str(made.directory / "payload"), "--python", "3.13")

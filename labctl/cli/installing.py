@@ -12,7 +12,7 @@ from labctl.cli.base import pass_session
 from labctl.cli.fleet import Answers, ask_all, names_of, with_node
 from labctl.cli.lab import take_inventory
 from labctl.cli.node import node_group
-from labctl.cli.options import complete_nodes, labels_option
+from labctl.cli.options import complete_nodes, inventory_option, labels_option
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, UsageError
 from labctl.lab.holding import myself
@@ -30,12 +30,7 @@ T = TypeVar("T")
 @node_group.command("install")
 @click.argument("names", nargs=-1, metavar="NODE...", shell_complete=complete_nodes)
 @labels_option()
-@click.option(
-    "--inventory",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Take this inventory into the lab first (provider ssh).",
-)
+@inventory_option()
 @click.option("--recover", is_flag=True, help="Recover what is live on the node first.")
 @click.option("--take-over", is_flag=True, help="Also where the agent there is another node's, or another lab's.")
 @pass_session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import click
@@ -81,6 +82,16 @@ def nodes_option(*, required: bool, help: str) -> Decorator:
         "--node", "-n", "nodes", multiple=True, required=required, metavar="NODE", help=help,
         shell_complete=complete_nodes,
     )  # fmt: skip
+
+
+def inventory_option() -> Decorator:
+    """`--inventory FILE`, for a command that takes an inventory into the lab before it does its work."""
+    return click.option(
+        "--inventory",
+        type=click.Path(dir_okay=False, path_type=Path),
+        metavar="FILE",
+        help="Take this inventory into the lab first (provider ssh).",
+    )
 
 
 def labels_option(help: str = "Only nodes with this label; may be repeated: all of them.") -> Decorator:

@@ -12,7 +12,7 @@ from labctl.cli.fleet import ask_all, warn_all
 from labctl.cli.installing import certificates_of, facts_of, has_list, ready_of, way_of
 from labctl.cli.lab import take_inventory
 from labctl.cli.node import node_group
-from labctl.cli.options import complete_nodes, labels_option, node_argument
+from labctl.cli.options import complete_nodes, inventory_option, labels_option, node_argument
 from labctl.cli.session import Session
 from labctl.errors import ExitCode, UsageError
 from labctl.lab.install import ARCHITECTURES, PYTHON_VERSIONS
@@ -22,12 +22,7 @@ from node_agent.version import VERSION
 
 @node_group.command("adopt")
 @node_argument()
-@click.option(
-    "--inventory",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Take this inventory into the lab first (provider ssh).",
-)
+@inventory_option()
 @click.option("--renew", is_flag=True, help="Give it new certificates where its own are not right.")
 @pass_session
 def adopt_command(session: Session, node: str, inventory: Path | None, renew: bool) -> None:

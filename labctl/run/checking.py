@@ -7,17 +7,14 @@ judges it, so that a check goes on where it ended and a run again does only what
 from __future__ import annotations
 
 import datetime as dt
-import fcntl
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from labctl.errors import LabError
-from labctl.lab.files import write_atomic
+from labctl.lab.files import locked, write_atomic
 from labctl.run.judging import Gathered, verdict_of
 from labctl.run.ledger import Line
 from labctl.run.oracle import Lookout, Output, Sight, look_all
@@ -30,6 +27,7 @@ Claim = str
 
 Answer = Literal["yes", "no", "unknown"]
 FEWEST_DECOYS = 3
+_LOCK_S = 60.0
 
 CLAIMS: Mapping[str, str] = {
     "papers": "statement, names and words give nothing away",
@@ -191,24 +189,13 @@ class Results:
 
     def put(self, problem: str, *found: Found) -> Checked:
         """Keep results of a problem; all it has now. Checks on several labs may share a file."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(self.path.parent):
+        lock = self.path.with_name(f".{self.path.name}.lock")
+        with locked(lock, self.path.name, _LOCK_S, lambda text: None):
             known = self.read()
             mine = known.get(problem, Checked(problem=problem)).put(*found)
             file = _File(problems=dict(sorted({**known, problem: mine}.items())))
             write_atomic(self.path, file.model_dump_json(indent=1).encode() + b"\n", 0o644)
         return mine
-
-
-@contextmanager
-def _alone(directory: Path) -> Iterator[None]:
-    """No other check writes results here meanwhile."""
-    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 class _File(BaseModel):

@@ -192,11 +192,9 @@ class _Episode:
         self.world.disturb(False)
         hits = self._hits()
         self.diary.stage("soak")
-        if not self._enough(hits):
-            self._hold("soaked", max(self.timing.soak_s, self.problem.soak_s))
-            self._challenged(hits)
-
-    def _challenged(self, hits: dict[str, int | None]) -> None:
+        if self._enough(hits):
+            return
+        self._hold("soaked", max(self.timing.soak_s, self.problem.soak_s))
         self.diary.stage("challenge")
         self._challenge()
         self._hold("challenged", self.timing.hold_s)

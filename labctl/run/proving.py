@@ -23,7 +23,7 @@ from labctl.run.problem import Problem, Script
 from labctl.run.record import read_record
 from labctl.run.shells import Shells
 from labctl.run.telling import reader
-from labctl.run.verdict import Aspect, Outcome, Verdict
+from labctl.run.verdict import Aspect, FailureClass, Outcome, Verdict
 
 CHECK_TIMING = Timing(hold_s=20.0, soak_s=45.0, settle_s=5.0, stays_s=20.0)
 """Shorter holds than a run has, but a soak of a whole cycle of the load."""
@@ -104,8 +104,7 @@ class Prover:
         if episode in ("reference", "alternative"):
             return None
         aspects, hold_s = USERS, self.timing.hold_s
-        if episode.startswith("decoy:"):
-            fails_as = problem.decoys[int(episode[6:]) - 1].fails_as
+        if fails_as := _fails_as(problem, episode):
             aspects = (*FIRST, "integrity") if fails_as == "integrity" else FIRST
             hold_s = SOON_S if fails_as in ("off_the_permitted_list", "cause_left") else hold_s
         return Early(
@@ -127,10 +126,9 @@ class Prover:
 
     @staticmethod
     def _answer(problem: Problem, episode: Claim, verdict: Verdict) -> tuple[Answer, str]:
-        kind, _, number = episode.partition(":")
-        if kind == "decoy":
-            return the.decoy(problem.decoys[int(number) - 1].fails_as, verdict)
-        return the.nothing(problem, verdict) if kind == "nothing" else the.passes(verdict)
+        if fails_as := _fails_as(problem, episode):
+            return the.decoy(fails_as, verdict)
+        return the.nothing(problem, verdict) if episode == "nothing" else the.passes(verdict)
 
     def _lost(self, problem: Problem, verdict: Verdict, path: Path) -> tuple[Answer, str]:
         if verdict.outcome is not Outcome.PASS:
@@ -154,6 +152,12 @@ class Prover:
             catalogue=str(self.problems), when=dt.datetime.now(dt.UTC).replace(microsecond=0),
             took_s=round(time.monotonic() - began, 1), record=path.name if path else "",
         )  # fmt: skip
+
+
+def _fails_as(problem: Problem, episode: Claim) -> FailureClass | None:
+    """How the decoy of an episode has to fail; None for an episode of no decoy."""
+    kind, _, number = episode.partition(":")
+    return problem.decoys[int(number) - 1].fails_as if kind == "decoy" else None
 
 
 def check_timing(hold_s: float | None, soak_s: float | None) -> Timing:

@@ -106,8 +106,12 @@ class SshTransport(ClosingTransport):
 
     def _lead(self) -> bytes:
         """What goes before the request. Raises :class:`labctl.errors.UsageError`."""
-        password = sudo.referred(self.node) if self.node.ssh_user != "root" else None
+        password = self._password()
         return sudo.lead(password) if password else b""
+
+    def _password(self) -> str | None:
+        """For sudo; None where none is needed. Raises :class:`labctl.errors.UsageError`."""
+        return sudo.referred(self.node) if self.node.ssh_user != "root" else None
 
     def _run(self, method: Method, request: Message, deadline: float) -> Channel:
         from paramiko import SSHException
@@ -146,7 +150,7 @@ class SshTransport(ClosingTransport):
         """Once a login: a wrong password before a request would be tried with each line of the request."""
         from paramiko import SSHException
 
-        password = sudo.referred(self.node) if self.node.ssh_user != "root" else None
+        password = self._password()
         if password is None:
             return
         left = max(0.1, deadline - time.monotonic())

@@ -58,6 +58,14 @@ def locked(path: Path, what: str, timeout: float, waiting: Callable[[str], None]
         yield
 
 
+@contextlib.contextmanager
+def lab_locked(directory: Path, timeout: float, waiting: Callable[[str], None]) -> Iterator[None]:
+    """Hold the lab that is kept in `directory`, which is made where it is not there; see :func:`locked`."""
+    with locked(directory.parent / f".{directory.name}.lock", f"lab {directory.name}", timeout, waiting):
+        directory.mkdir(mode=0o700, exist_ok=True)
+        yield
+
+
 def tail(path: Path, lines: int = 15) -> str:
     """The end of a log, for an error message; empty where there is none. Control characters are dropped."""
     try:

@@ -14,7 +14,7 @@ from labctl.hardware.journal import Journal
 from labctl.hardware.settling import settle
 from labctl.lab import fleet, identity, machine, memory, ports, provision, state, workload
 from labctl.lab.accelerator import accelerator, qemu_version
-from labctl.lab.files import locked
+from labctl.lab.files import lab_locked
 from labctl.lab.image import ensure_image, image_key
 from labctl.lab.machine import Machine, Places, PortTakenError
 from labctl.lab.model import LabOptions, Node, NodeStatus, Ready
@@ -351,12 +351,8 @@ class QemuLab:
             raise LabError(f"no lab {self.name}", f"start it with: labctl up --lab {self.name}")
         return record
 
-    @contextlib.contextmanager
-    def _locked(self, progress: Progress) -> Iterator[None]:
-        lock = self.directory.parent / f".{self.name}.lock"
-        with locked(lock, f"lab {self.name}", _LOCK_S, progress.note):
-            self.directory.mkdir(mode=0o700, exist_ok=True)
-            yield
+    def _locked(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
+        return lab_locked(self.directory, _LOCK_S, progress.note)
 
 
 def _status(node: Node, pid: int | None, record: Record, web: int) -> NodeStatus:

@@ -9,7 +9,7 @@ import contextlib
 import json
 import shutil
 import socket
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from labctl.errors import LabctlError, LabError
 from labctl.lab import fleet, ports
 from labctl.lab.equip import Equip, equip
-from labctl.lab.files import locked, write_atomic
+from labctl.lab.files import lab_locked, write_atomic
 from labctl.lab.holding import myself
 from labctl.lab.model import LabOptions, Node, NodeStatus, Ready
 from labctl.lab.remote import LogIn, connected
@@ -297,12 +297,8 @@ class VagrantLab:
             raise LabError(f"no lab {self.name}", f"start it with: labctl up --provider vagrant --lab {self.name}")
         return record
 
-    @contextlib.contextmanager
-    def _locked(self, progress: Progress) -> Iterator[None]:
-        lock = self.directory.parent / f".{self.name}.lock"
-        with locked(lock, f"lab {self.name}", _LOCK_S, progress.note):
-            self.directory.mkdir(mode=0o700, exist_ok=True)
-            yield
+    def _locked(self, progress: Progress) -> contextlib.AbstractContextManager[None]:
+        return lab_locked(self.directory, _LOCK_S, progress.note)
 
 
 def _listens(node: Node) -> bool:

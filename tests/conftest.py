@@ -42,6 +42,6 @@ class SkipsAreFailures:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(SecondTry())
+    config.pluginmanager.register(SecondTry(config))
     if os.environ.get("CI"):
         config.pluginmanager.register(SkipsAreFailures())

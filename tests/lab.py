@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -143,7 +143,13 @@ def kernel_nodes(
         yield node_with
 
 
-@pytest.fixture(scope="module", params=get_args(KernelName))
+def kernels(*names: KernelName) -> list[Any]:
+    """Parameters of a fixture; those that are not what nodes boot by default are marked `other_kernels`."""
+    marks = {name: () if name == LabOptions().kernel else (pytest.mark.other_kernels,) for name in names}
+    return [pytest.param(name, marks=marks[name]) for name in names]
+
+
+@pytest.fixture(scope="module", params=kernels(*get_args(KernelName)))
 def kernel_node(request: pytest.FixtureRequest, kernel_nodes: KernelNodes) -> Iterator[KernelNode]:
     """Each kernel in turn, as its lab was made; what a module did to the node is taken back afterwards."""
     found = kernel_nodes(request.param)

@@ -1,4 +1,4 @@
-"""What a test of real kernels leaves when it fails, and what its first failure said, where it is tried again."""
+"""What a test of real kernels leaves when it fails, and what it said, also where it is tried again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import pytest
 from tests.lab import LabUnderTest, state_home
 
 WITHIN_S = 300.0
+TOLD = {"rerun": "failed, is tried again:", "failed": "failed:"}
+LINES = 25
+"""How much of a failure is told while the tests go on: its end."""
 
 
 def labs_of(values: Iterable[Any]) -> dict[str, LabUnderTest]:
@@ -33,10 +36,10 @@ def take_back(lab: LabUnderTest) -> str:
 
 
 class SecondTry:
-    """After a failure the lab is taken back to no faults; a first failure is shown though a second try passes."""
+    """After a failure the lab is taken back to no faults; each failure is told at once, not only at the end."""
 
-    def __init__(self) -> None:
-        self.first: list[tuple[str, str]] = []
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(
@@ -49,12 +52,9 @@ class SecondTry:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if str(report.outcome) == "rerun":
-            self.first.append((report.nodeid, report.longreprtext))
-
-    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if self.first:
-            terminalreporter.section("failures of first tries")
-        for test, text in self.first:
-            terminalreporter.write_line(test, red=True)
-            terminalreporter.write_line("\n".join(text.splitlines()[-25:]))
+        terminal = self._config.pluginmanager.get_plugin("terminalreporter")
+        if terminal is None or hasattr(self._config, "workerinput") or str(report.outcome) not in TOLD:
+            return
+        terminal.ensure_newline()
+        terminal.write_line(f"{TOLD[str(report.outcome)]} {report.nodeid} ({report.when})", red=True)
+        terminal.write_line("\n".join(report.longreprtext.splitlines()[-LINES:]))

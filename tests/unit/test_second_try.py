@@ -25,7 +25,7 @@ class Provider:
 second_try.take_back = lambda lab: Path("taken").open("a").write(lab.provider.name + "\\n")
 
 def pytest_configure(config):
-    config.pluginmanager.register(second_try.SecondTry())
+    config.pluginmanager.register(second_try.SecondTry(config))
 
 @pytest.fixture(scope="module")
 def lab():
@@ -63,6 +63,9 @@ def test_the_first_failure_is_shown_and_faults_are_taken_back_before_the_second_
     words = (sys.executable, "-m", "pytest", "--reruns", "2", "-p", "no:xdist", "-p", "no:cacheprovider")
     done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert "1 failed, 2 passed, 3 rerun" in done.stdout, done.stdout + done.stderr
-    told = done.stdout.partition("failures of first tries")[2]
-    assert told.count("AssertionError: the first time it stumbles") == 1 and "test_second_time_lucky" in told
+    told = done.stdout.partition("= FAILURES =")[0]
+    assert told.count("AssertionError: the first time it stumbles") == 1, "told at once"
+    assert told.count("failed, is tried again: test_it.py::test_second_time_lucky (call)") == 1
+    assert told.count("failed, is tried again: test_it.py::test_never") == 2
+    assert told.count("failed: test_it.py::test_never") == 1
     assert (tmp_path / "taken").read_text() == "somelab\n", "once, and not for a test without a lab"

@@ -12,7 +12,7 @@ from labctl.transport.base import AgentFailedError
 from labctl.transport.client import AgentClient
 from labctl.transport.connect import connect
 from node_agent.catalog import catalog
-from tests.lab import KernelNode, KernelNodes
+from tests.lab import KernelNode, KernelNodes, kernels
 
 pytestmark = pytest.mark.vm
 
@@ -67,7 +67,7 @@ CASES: Mapping[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.fixture(scope="module", params=("debian12", "lab"))
+@pytest.fixture(scope="module", params=kernels("debian12", "lab"))
 def kernel_node(request: pytest.FixtureRequest, kernel_nodes: KernelNodes) -> Iterator[KernelNode]:
     """What Debian 13's kernel does is measured in the tests of each fault."""
     found = kernel_nodes(request.param)

@@ -18,7 +18,7 @@ from node_agent.injection import InjectionView
 from tests.lab import KernelNode, KernelNodes
 from tests.user import until
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.other_kernels]
 
 NUMBERS = itertools.count(1)
 PROGRAM = Path(__file__).with_name("facility_victim.py")

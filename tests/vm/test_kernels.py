@@ -70,6 +70,7 @@ def test_a_bad_sector_bites_heals_and_goes(kernel_node: KernelNode, agent: Agent
     assert kernel_node.sh("dmsetup table; losetup --list --noheadings") == before
 
 
+@pytest.mark.other_kernels
 def test_a_bad_sector_by_dm_dust(kernel_nodes: KernelNodes) -> None:
     """Only the lab's own kernel has dm-dust; it is what a kernel without snapshots would be given."""
     lab = kernel_nodes("lab")

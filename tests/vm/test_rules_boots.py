@@ -63,6 +63,7 @@ def test_a_kernel_that_is_locked_down_says_so(tmp_path: Path) -> None:
         assert agent.residue() == ()
 
 
+@pytest.mark.other_kernels
 def test_two_trees_of_control_groups(tmp_path: Path) -> None:
     """Hybrid: version 1 where it always was, version 2 beside it with the units."""
     with booted(tmp_path, "debian12", "systemd.unified_cgroup_hierarchy=0") as (node, agent):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import pkgutil
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 
@@ -17,6 +18,7 @@ from labctl.cli.fleet import NAMED
 from labctl.cli.session import Session
 from labctl.cli.world import RealTools
 from labctl.errors import ExitCode, LabctlError
+from labctl.interrupt import as_interrupt
 from node_agent.version import VERSION
 
 INTERRUPTED = 130
@@ -52,13 +54,14 @@ def main(argv: Sequence[str] | None = None, session: Session | None = None) -> i
     arguments = list(sys.argv[1:] if argv is None else argv)
     session = session or Session(RealTools())
     try:
-        code = build_cli().main(
-            arguments,
-            prog_name=PROGRAM,
-            complete_var=VARIABLE,
-            standalone_mode=False,
-            obj=session,
-        )
+        with as_interrupt(signal.SIGTERM):
+            code = build_cli().main(
+                arguments,
+                prog_name=PROGRAM,
+                complete_var=VARIABLE,
+                standalone_mode=False,
+                obj=session,
+            )
     except LabctlError as error:
         hint = session.for_this_lab(error.hint)
         return _report(error.message, hint, int(error.exit_code), session.json, error.nodes)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import secrets
 import shlex
 import shutil
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -109,7 +106,7 @@ def perform(request: Request, site: Site, tell: Callable[[str, dict[str, object]
         solver=request.solver, noise=problem.noise, surface=problem.surface, seed=request.seed, lab=site.lab,
         started=dt.datetime.now(dt.UTC), limit_s=problem.limit_s,
     )  # fmt: skip
-    with run_lock(site.lock, site.lab, f"a run of {problem.name}"), _as_interrupt(signal.SIGTERM):
+    with run_lock(site.lock, site.lab, f"a run of {problem.name}"):
         with RecordWriter(request.record, run, time.monotonic) as record:
             diary = RecordDiary(record, tell)
             world = _world(request, problem, site, diary)
@@ -185,23 +182,6 @@ def _versions(lab: Shells, diary: RecordDiary) -> None:
     data = {n: {"kernel": t[0], "os": t[1], "packages": t[2:]} for n, t in found.items() if len(t) > 2}
     diary.record.artifact("versions.json", json.dumps(data, indent=1).encode())
     diary.event("versions", kernels={node: one["kernel"] for node, one in data.items()})
-
-
-@contextlib.contextmanager
-def _as_interrupt(number: signal.Signals) -> Iterator[None]:
-    """A signal that ends what Ctrl-C ends. Only the main thread can say so; elsewhere nothing changes."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(number, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(number, before)
 
 
 def check_solver(name: str, problem: Problem) -> None:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
-import signal
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -182,11 +179,3 @@ def test_ctrl_c_once_is_recovered_and_unknown(tmp_path: Path) -> None:
             asked(tmp_path), problem(), world, RecordDiary(record, lambda kind, data: None)
         )
     assert found[1] == "interrupted" and found[0].outcome is Outcome.UNKNOWN and "recover" in world.log
-
-
-def test_a_signal_that_ends_is_ctrl_c() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(KeyboardInterrupt), performing._as_interrupt(signal.SIGTERM):
-        os.kill(os.getpid(), signal.SIGTERM)
-        threading.Event().wait(10)
-    assert signal.getsignal(signal.SIGTERM) is before

@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
-.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network bench-fleet bench-episodes test-kernels test-problems test-vagrant check-problems kubernetes test-kubernetes proto clean
+.PHONY: help setup toolchain demo test check lab image kernel bench bench-ebpf bench-disk bench-network bench-fleet bench-episodes test-thorough test-kernels test-problems test-vagrant check-problems kubernetes test-kubernetes proto clean
 
 help: ## what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -21,7 +21,10 @@ toolchain:
 test: toolchain check ## the tests: fast ones first, then Debian 13's kernel in virtual machines
 	@$(PYTEST) -n auto --dist worksteal tests/unit tests/contract
 	@# Emulated machines on a busy host miss a deadline now and then: what fails is tried again, and told.
-	@$(PYTEST) -n 2 --dist loadfile --reruns 2 -rR --durations 40 -m 'not other_kernels' tests/vm tests/e2e
+	@$(PYTEST) -n 2 --dist loadfile --reruns 2 -rR --durations 40 -m 'not other_kernels and not thorough' tests/vm tests/e2e
+
+test-thorough: toolchain ## the real-kernel tests that `make test` leaves out for their length (an hour)
+	@$(PYTEST) -n 2 --dist loadfile --reruns 2 -rR --durations 40 -m 'thorough and not other_kernels' tests/vm
 
 test-kernels: toolchain ## the same faults on Debian 12's kernel and on the lab's own, with what only these can do (half an hour)
 	@$(PYTEST) -n 2 --dist loadfile --reruns 2 -rR --durations 40 -m other_kernels tests/vm

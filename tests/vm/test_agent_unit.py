@@ -83,6 +83,7 @@ def test_the_unit_lets_everything_through(node: Node) -> None:
     assert broken(node, *restrictions()) == {}
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("option", LEFT_OFF)
 def test_what_was_left_off_would_break_something(node: Node, option: str) -> None:
     assert set(broken(node, option, kinds=LEFT_OFF[option])) == LEFT_OFF[option]

@@ -20,7 +20,7 @@ from tests.lab import LabUnderTest, ssh
 from tests.user import labctl, labctl_json
 from tests.vm.test_bare_metal import state
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vm, pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 ANSIBLE = Path(__file__).parents[2] / "ansible"
 LAB = "playbook"

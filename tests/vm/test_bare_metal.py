@@ -135,6 +135,7 @@ def test_a_login_that_cannot_be_root_is_refused(lab: LabUnderTest, bare: Rack) -
     ssh(bare.node, "userdel --remove ops")
 
 
+@pytest.mark.thorough
 def test_a_node_that_a_tool_provisioned(lab: LabUnderTest, bare: Rack, tmp_path: Path) -> None:
     """By the commands that docs/real-hosts.md gives for it."""
     bare("up", "--inventory", bare.inventory(by_jump(lab, bare.directory)))
@@ -185,6 +186,7 @@ def bob(lab: LabUnderTest, tmp_path: Path) -> Elsewhere:
     return elsewhere
 
 
+@pytest.mark.thorough
 def test_two_operators_one_of_whom_is_let_in_no_more(lab: LabUnderTest, bob: Elsewhere) -> None:
     lab.reset()
     planted = json.loads(bob("inject", "cpu_burn", "--node", "w1", "--for", "10m", "--json"))["id"]

@@ -14,7 +14,7 @@ import pytest
 from tests.booking_lab import BookingLab
 from tests.user import labctl, labctl_json
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.vm, pytest.mark.thorough, pytest.mark.timeout(1200)]
 
 PASSWORD = "only for this test"
 ACCOUNT = f"""

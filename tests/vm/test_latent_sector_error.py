@@ -99,7 +99,7 @@ class Bench:
         return answers
 
 
-@pytest.fixture(scope="module", params=["ext4", "xfs"])
+@pytest.fixture(scope="module", params=["ext4", pytest.param("xfs", marks=pytest.mark.thorough)])
 def bench(request: pytest.FixtureRequest, lab: LabUnderTest) -> Iterator[Bench]:
     """Node w3, whose data disk has the file system wanted."""
     lab.reset()
@@ -286,6 +286,7 @@ def test_a_mapped_page_stays_and_evidence_says_so(bench: Bench) -> None:
     until("the page is gone", lambda: ssh(bench.node, drop_and_read, check=False).returncode != 0)
 
 
+@pytest.mark.thorough
 def test_under_load_nothing_else_is_hurt_and_cycles_leave_nothing(bench: Bench) -> None:
     """A process writes, reads back and compares all the while; twenty swaps each way, with udev looking on."""
     load = subprocess.Popen(

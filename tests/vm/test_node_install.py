@@ -83,6 +83,7 @@ def test_an_agent_comes_and_goes_without_a_trace(labctl: Typed) -> None:
 
 
 @pytest.mark.timeout(1800)
+@pytest.mark.thorough
 def test_an_install_that_was_cut_is_finished_by_the_next(labctl: Typed) -> None:
     before = labctl.state()
     labctl("ssh", "w1", "--", "mkdir", "-p", f"{at.STAGING}/half", f"{at.RETIRED}/old", at.PROGRAM)

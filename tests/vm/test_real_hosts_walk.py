@@ -19,7 +19,7 @@ from tests.terminal import Shown, blocks, desk, shown, typed
 from tests.user import labctl
 from tests.vm.test_bare_metal import state
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vm, pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 HOSTS = {"db1": "w1", "db2": "w2", "db3": "w3"}
 PASSWORD = "only for this test"

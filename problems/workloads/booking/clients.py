@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from labctl.oracles.clients import Objective, Objectives
 from labctl.run.arrivals import Tide
 from labctl.run.load import Client, LoadPlan, Reply
 
@@ -22,17 +21,6 @@ NO_AND_MEANT = (409,)
 
 TIDE = Tide(rate_per_s=1.2, swing=0.4, cycle_s=40)
 """Sessions a second; each is some five requests."""
-
-OBJECTIVES = Objectives(
-    operations={
-        name: Objective(success=0.98, p95_s=late)
-        for name, late in (("session", 1.5), ("search", 1.5), ("book", 2.5), ("read", 2.0))
-    },
-    slice_s=15,
-    goodput_per_s=1.5,
-    enough=4,
-)
-"""What clients are promised on emulated machines."""
 
 
 def value_of(booking: Mapping[str, Any]) -> str:

@@ -102,8 +102,9 @@ def test_nodes_are_healthy_and_are_who_they_are(bare: QemuLab) -> None:
     ids = set()
     for node in bare.nodes():
         assert ssh(node, "systemctl is-system-running --wait").stdout.strip() == "running"
-        assert ssh(node, "cat /etc/groundfault/node").stdout.strip() == node.name
-        assert ssh(node, "stat -c %a /etc/groundfault/tls/node.key").stdout.strip() == "600"
+        assert ssh(node, "cat /etc/hostname").stdout.strip() == node.name
+        found = ssh(node, "ls -d /etc/groundfault/node /etc/groundfault/tls /opt/groundfault", check=False)
+        assert found.stdout == "", "without an agent there is nothing of one"
         ids.add(ssh(node, "cat /etc/machine-id").stdout)
     assert len(ids) == len(bare.nodes())
 

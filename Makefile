@@ -20,14 +20,13 @@ toolchain:
 
 test: toolchain check ## the tests: fast ones first, then Debian 13's kernel in virtual machines
 	@$(PYTEST) -n auto --dist worksteal tests/unit tests/contract
-	@# Emulated machines on a busy host miss a deadline now and then: what fails is tried again, and told.
-	@$(PYTEST) -n 2 --dist loadfile --reruns 2 -rR --durations 40 -m 'not other_kernels and not thorough' tests/vm tests/e2e
+	@scripts/test-nodes -m 'not other_kernels and not thorough' tests/vm tests/e2e
 
 test-thorough: toolchain ## the real-kernel tests that `make test` leaves out for their length (an hour)
-	@$(PYTEST) -n 2 --dist loadfile --reruns 2 -rR --durations 40 -m 'thorough and not other_kernels' tests/vm
+	@scripts/test-nodes -m 'thorough and not other_kernels' tests/vm
 
 test-kernels: toolchain ## the same faults on Debian 12's kernel and on the lab's own, with what only these can do (half an hour)
-	@$(PYTEST) -n 2 --dist loadfile --reruns 2 -rR --durations 40 -m other_kernels tests/vm
+	@scripts/test-nodes -m other_kernels tests/vm
 
 check: ## format, lint, types, generated code
 	@$(BIN)/ruff format --check --quiet . && $(BIN)/ruff check --quiet .
@@ -63,7 +62,7 @@ bench-episodes: setup ## trials per hour with the lab's snapshots, and without; 
 	@$(BIN)/python -m tests.bench.episodes
 
 test-problems: setup ## episodes and oracles on the real service (half an hour; not part of `make test` yet)
-	@$(PYTEST) --reruns 2 -rR --durations 20 tests/problems
+	@$(PYTEST) --durations 20 tests/problems
 
 test-vagrant: ## Vagrant and libvirt with the exported node image (installs both; ten minutes where nodes are emulated)
 	@scripts/setup vagrant

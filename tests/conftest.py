@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.booking_lab import booking_lab  # noqa: F401  a lab of its own for problems
+from tests.failures import Failures
 from tests.lab import kernel_node, kernel_nodes, lab  # noqa: F401  fixtures for vm and e2e: one lab for both
-from tests.second_try import SecondTry
 
 ALLOWED = Path(__file__).with_name("allowed-skips.txt")
 
@@ -42,6 +42,6 @@ class SkipsAreFailures:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(SecondTry(config))
+    config.pluginmanager.register(Failures(config))
     if os.environ.get("CI"):
         config.pluginmanager.register(SkipsAreFailures())

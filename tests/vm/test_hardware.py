@@ -188,13 +188,13 @@ def test_a_watchdog_heals_when_the_lease_ends_and_the_next_labctl_replaces_one_t
     labctl("inject", "nic_link_down", "--node", NODE, "--for", "6s", "--id", "short")
     until("it healed by itself", lambda: guest.sh("cat /sys/class/net/lan/carrier") == "1", 30)
     until("nobody has to watch", lambda: not is_awake(directory), 15)
-    labctl("inject", "disk_degraded", "--node", NODE, "--for", "8s", "--id", "orphan")
+    labctl("inject", "disk_degraded", "--node", NODE, "--for", "25s", "--id", "orphan")
     (watching,) = (p for p in psutil.process_iter(["cmdline"]) if _watches(p.info["cmdline"] or [], directory))
     watching.send_signal(signal.SIGKILL)
     until("it is dead", lambda: not is_awake(directory))
     labctl("injections")
     assert is_awake(directory)
-    until("healed", lambda: labctl_json("injections", "--all")["injections"][-1]["reason"] == "expired", 30)
+    until("healed", lambda: labctl_json("injections", "--all")["injections"][-1]["reason"] == "expired", 60)
 
 
 def _watches(argv: list[str], directory: Path) -> bool:

@@ -1,4 +1,4 @@
-"""What a test of real kernels leaves when it fails, and what it said, also where it is tried again."""
+"""What a test of real kernels leaves when it fails is taken back, and what it said is told at once."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from tests.lab import LabUnderTest, state_home
 
 WITHIN_S = 300.0
-TOLD = {"rerun": "failed, is tried again:", "failed": "failed:"}
 LINES = 25
 """How much of a failure is told while the tests go on: its end."""
 
@@ -35,7 +34,7 @@ def take_back(lab: LabUnderTest) -> str:
     return f"{' '.join(argv)} ended with {done.returncode}: {done.stdout}{done.stderr}"
 
 
-class SecondTry:
+class Failures:
     """After a failure the lab is taken back to no faults; each failure is told at once, not only at the end."""
 
     def __init__(self, config: pytest.Config) -> None:
@@ -53,8 +52,8 @@ class SecondTry:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         terminal = self._config.pluginmanager.get_plugin("terminalreporter")
-        if terminal is None or hasattr(self._config, "workerinput") or str(report.outcome) not in TOLD:
+        if terminal is None or hasattr(self._config, "workerinput") or not report.failed:
             return
         terminal.ensure_newline()
-        terminal.write_line(f"{TOLD[str(report.outcome)]} {report.nodeid} ({report.when})", red=True)
+        terminal.write_line(f"failed: {report.nodeid} ({report.when})", red=True)
         terminal.write_line("\n".join(report.longreprtext.splitlines()[-LINES:]))

@@ -47,7 +47,7 @@ _MARKS: Mapping[str, str] = {"yes": "ok", "no": "NO", "unknown": "?"}
     metavar="FILE",
     help="Where results are kept.  [default: among the user's labs]",
 )
-@timing_options
+@timing_options(hold=20, soak=45)
 @pass_session
 def check(
     session: Session, /, *, problems: Sequence[str], everything: bool, pick: int | None, only: Sequence[str],

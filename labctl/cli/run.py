@@ -76,16 +76,20 @@ class LabSite:
         return record.options.workload if record else ""
 
 
-def timing_options(command: Callable[..., object]) -> Callable[..., object]:
-    """`--hold` and `--soak`: how long it has to be well."""
-    for option in (
-        click.option("--soak", "soak_s", type=click.FloatRange(5, 3600), metavar="S",
-                     help="How long the repaired service has to stay well.  [default: 60]"),
-        click.option("--hold", "hold_s", type=click.FloatRange(5, 3600), metavar="S",
-                     help="How long it is watched at the gate and after the challenge.  [default: 30]"),
-    ):  # fmt: skip
-        command = option(command)
-    return command
+def timing_options(hold: int, soak: int) -> Callable[[Callable[..., object]], Callable[..., object]]:
+    """`--hold` and `--soak`: how long it has to be well, and for how many seconds where nothing is said."""
+
+    def decorate(command: Callable[..., object]) -> Callable[..., object]:
+        for option in (
+            click.option("--soak", "soak_s", type=click.FloatRange(5, 3600), metavar="S",
+                         help=f"How long the repaired service has to stay well.  [default: {soak}]"),
+            click.option("--hold", "hold_s", type=click.FloatRange(5, 3600), metavar="S",
+                         help=f"How long it is watched at the gate and after the challenge.  [default: {hold}]"),
+        ):  # fmt: skip
+            command = option(command)
+        return command
+
+    return decorate
 
 
 def timing_of(hold_s: float | None, soak_s: float | None) -> Timing:
@@ -130,7 +134,7 @@ def timing_of(hold_s: float | None, soak_s: float | None) -> Timing:
     help="Where the record goes; must not be there yet.",
 )
 @click.option("--no-reset", is_flag=True, help="Take the lab as it is, and not to its snapshot first.")
-@timing_options
+@timing_options(hold=30, soak=60)
 @pass_session
 def run(
     session: Session, /, *, problem: str, solver: str, seed: int | None, record: Path | None, no_reset: bool,

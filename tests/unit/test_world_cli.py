@@ -6,8 +6,10 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 
+from labctl.cli.main import build_cli
 from labctl.errors import NodeDirtyError, UsageError
 from labctl.run import catalogue as the
 from labctl.run import perform as performing
@@ -16,6 +18,7 @@ from labctl.run.diary import RecordDiary
 from labctl.run.episode import Timing
 from labctl.run.perform import Request, check_solver, make_solver
 from labctl.run.problem import Decoy, Script
+from labctl.run.proving import CHECK_TIMING
 from labctl.run.record import RecordWriter, Run, read_record
 from labctl.run.solvers.command import CommandSolver
 from labctl.run.solvers.manual import ManualSolver
@@ -179,3 +182,11 @@ def test_ctrl_c_once_is_recovered_and_unknown(tmp_path: Path) -> None:
             asked(tmp_path), problem(), world, RecordDiary(record, lambda kind, data: None)
         )
     assert found[1] == "interrupted" and found[0].outcome is Outcome.UNKNOWN and "recover" in world.log
+
+
+@pytest.mark.parametrize(("command", "timing"), [("run", Timing()), ("check", CHECK_TIMING)])
+def test_the_help_says_how_long_it_is_watched(command: str, timing: Timing) -> None:
+    said = {option.name: option.help for option in build_cli().commands[command].params
+            if isinstance(option, click.Option)}  # fmt: skip
+    for name, seconds in (("hold_s", timing.hold_s), ("soak_s", timing.soak_s)):
+        assert (said[name] or "").endswith(f"[default: {seconds:g}]"), name

@@ -33,6 +33,7 @@ def booted(tmp_path: Path, kernel: KernelName, *arguments: str) -> Iterator[tupl
             yield node, AgentClient(transport)
 
 
+@pytest.mark.thorough
 def test_without_the_bpf_security_module(tmp_path: Path) -> None:
     """Programs load and attach there, and are never run: only trying shows it. The functions around do."""
     with booted(tmp_path, "debian13", "lsm=landlock,lockdown,yama,apparmor") as (node, agent):
@@ -51,6 +52,7 @@ def test_without_the_bpf_security_module(tmp_path: Path) -> None:
         assert measure(node, "pread64", 3) == ["ok 4096"] * 3 and agent.residue() == ()
 
 
+@pytest.mark.thorough
 def test_a_kernel_that_is_locked_down_says_so(tmp_path: Path) -> None:
     with booted(tmp_path, "debian13", "lockdown=confidentiality") as (_, agent):
         found = {c.name: c for c in agent.probe().capabilities}

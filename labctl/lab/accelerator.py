@@ -75,6 +75,15 @@ def accelerator(kernel: Path, initrd: Path, progress: Progress, device: Path = P
     return answer
 
 
+def accelerator_here(progress: Progress, device: Path = Path("/dev/kvm")) -> Accelerator | None:
+    """The same for whoever has no image at hand: by a kernel of the cache, None where that has none."""
+    kernels = sorted((paths.cache_dir() / "images").glob("*/kernel"), key=lambda kernel: kernel.stat().st_mtime)
+    if not kernels and os.access(device, os.R_OK | os.W_OK):
+        return None
+    kernel = kernels[-1] if kernels else Path()
+    return accelerator(kernel, kernel.with_name("initrd") if kernels else Path(), progress, device)
+
+
 def _machine_key() -> str:
     cpu = next((x for x in Path("/proc/cpuinfo").read_text().splitlines() if x.startswith("model name")), "")
     parts = (platform.release(), platform.version(), qemu_version(), cpu)

@@ -86,15 +86,13 @@ def _disk(what: str, path: Path) -> Check:
 
 
 def _accelerator(progress: Progress) -> Check:
-    from labctl.lab.accelerator import accelerator
-    from labctl.lab.image import image_key
+    from labctl.lab.accelerator import accelerator_here
 
-    image = paths.cache_dir() / "images" / image_key(agent=True)
-    if not image.is_dir():
-        detail = "not known before there is an image to try KVM with"
-        return Check(name="accelerator", verdict="info", detail=detail, remedy="labctl image, or labctl up")
     if tools.find("qemu-system-x86_64") is None:
         return Check(name="accelerator", verdict="info", detail="not known without QEMU")
-    found = accelerator(image / "kernel", image / "initrd", progress)
+    found = accelerator_here(progress)
+    if found is None:
+        detail = "not known before there is an image to try KVM with"
+        return Check(name="accelerator", verdict="info", detail=detail, remedy="labctl image, or labctl up")
     slow = "" if found.name == "kvm" else "; nodes are emulated, which works and is slower"
     return Check(name="accelerator", verdict="ok", detail=f"{found.name}: {found.reason}{slow}")

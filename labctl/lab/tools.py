@@ -31,6 +31,10 @@ _PACKAGES = {
 }
 
 
+_SHOWN = 8
+"""Lines of each end of what a failed program said."""
+
+
 def need(*programs: str) -> None:
     """Raise a LabError that names the missing programs and the packages that have them."""
     missing = [program for program in programs if find(program) is None]
@@ -70,9 +74,15 @@ def run(
             _end(process)
         said, complained = _text(out), _text(err)
     if process.returncode != 0:
-        last = "\n".join((complained.strip() or said.strip()).splitlines()[-15:])
-        raise LabError(f"{what}: {Path(argv[0]).name} ended with {process.returncode}", hint or last)
+        words = _ends(complained.strip() or said.strip())
+        raise LabError(f"{what}: {Path(argv[0]).name} ended with {process.returncode}", hint or words)
     return said
+
+
+def _ends(text: str) -> str:
+    """Its first and last lines: some programs say first what is wrong and then where, others the reverse."""
+    lines = text.splitlines()
+    return text if len(lines) <= 2 * _SHOWN else "\n".join((*lines[:_SHOWN], "...", *lines[-_SHOWN:]))
 
 
 def _text(file: IO[bytes]) -> str:

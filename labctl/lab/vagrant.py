@@ -24,7 +24,7 @@ from labctl.lab.remote import LogIn, connected
 from labctl.lab.vagrant_files import vagrantfile
 from labctl.lab.vagrant_finding import Finder
 from labctl.lab.vagrant_record import Record, refuse_foreign
-from labctl.lab.vagrant_tool import Backend, Vagrant, choose_backend, settings
+from labctl.lab.vagrant_tool import Backend, Vagrant, choose_backend, driver_here, settings
 from labctl.operators import own_name
 from labctl.pki import LabAuthority
 from labctl.power.qemu import QemuPower
@@ -59,14 +59,14 @@ class VagrantLab:
             wanted = options or (record.options if record else LabOptions())
             refuse_foreign(wanted)
             if record is None:
-                record = self._new(wanted)
+                record = self._new(wanted, progress)
             vagrant = self._vagrant(record)
             states = vagrant.states()
             made = [name for name in record.names if states.get(name, _NOT_MADE) != _NOT_MADE]
             if record.options != wanted:
                 if made:
                     raise LabError(f"lab {self.name} has other options", "labctl down --destroy, then labctl up")
-                record = self._new(wanted)
+                record = self._new(wanted, progress)
             if record.golden and len(made) == len(record.names):
                 if any(states[name] == _RUNNING for name in record.names):
                     self._go_on(record, states, ready, progress)
@@ -166,11 +166,12 @@ class VagrantLab:
             self._vagrant(record).ask("up", "--no-provision", name, what=f"booting {name}", timeout_s=_UP_S)
             self._find(record)
 
-    def _new(self, options: LabOptions) -> Record:
+    def _new(self, options: LabOptions, progress: Progress) -> Record:
         """What the Vagrantfile needs is written down; no machine is made yet."""
         backend = choose_backend()
         agent_ports = ports.choose(options.nodes)
-        chosen = settings(self.name, options, agent_ports)
+        driver = driver_here(progress) if backend == "libvirt" else ""
+        chosen = settings(self.name, options, agent_ports, driver)
         LabAuthority.ensure(self.directory / "pki", self.name, operator=own_name())
         write_atomic(self._environment / "Vagrantfile", vagrantfile(), 0o644)
         write_atomic(self._environment / "settings.json", json.dumps(chosen, indent=1).encode(), 0o644)

@@ -15,8 +15,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from labctl.errors import LabError, UnsupportedError, UsageError
+from labctl.lab.accelerator import accelerator_here
 from labctl.lab.model import LabOptions, Login
 from labctl.lab.tools import find, run
+from labctl.progress import Progress
 
 Backend = Literal["libvirt", "virtualbox"]
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
@@ -160,10 +162,22 @@ def box_named(value: str) -> tuple[str, str]:
     return f"groundfault-{file.stem}-{seen.st_size}-{int(seen.st_mtime)}", file.as_uri()
 
 
-def settings(lab: str, options: LabOptions, agent_ports: Sequence[int]) -> dict[str, str | int]:
-    """What the Vagrantfile is to make, by the names of its settings. Raises :class:`UsageError`."""
+def driver_here(progress: Progress) -> str:
+    """`qemu` where a trial boot with KVM has failed although /dev/kvm opens: there a guest runs for hours without
+    an error. "" where nothing is known, and the Vagrantfile decides.
+    """
+    if not os.access("/dev/kvm", os.R_OK | os.W_OK):  # libvirt may all the same
+        return ""
+    found = accelerator_here(progress)
+    return "qemu" if found and found.name == "tcg" else ""
+
+
+def settings(lab: str, options: LabOptions, agent_ports: Sequence[int], driver: str = "") -> dict[str, str | int]:
+    """What the Vagrantfile is to make, by the names of its settings. `driver`: of libvirt, where the user says
+    nothing. Raises :class:`UsageError`.
+    """
     box, url = box_named(os.environ.get("GROUNDFAULT_BOX", ""))
-    driver = os.environ.get("GROUNDFAULT_LIBVIRT_DRIVER", "")
+    driver = os.environ.get("GROUNDFAULT_LIBVIRT_DRIVER", "") or driver
     if driver not in ("", "kvm", "qemu"):
         raise UsageError(f"GROUNDFAULT_LIBVIRT_DRIVER: {driver!r}", "kvm, or qemu for emulation")
     chosen: dict[str, str | int] = {

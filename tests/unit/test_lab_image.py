@@ -104,3 +104,11 @@ def test_a_program_that_fails_or_hangs_is_a_lab_error() -> None:
     assert caught.value.hint == "why"
     with pytest.raises(LabError, match="not done after"):
         tools.run(("tail", "-f", "/dev/null"), "trying", timeout=0.2)
+
+
+def test_of_a_long_complaint_both_ends_are_shown() -> None:
+    """Ruby says first what is wrong and then where; Python the reverse."""
+    with pytest.raises(LabError) as caught:
+        tools.run(("sh", "-c", "seq 100 >&2; exit 1"), "trying", timeout=10)
+    shown = caught.value.hint.splitlines()
+    assert (shown[0], shown[-1], len(shown)) == ("1", "100", 17)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import socket
 import tarfile
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from labctl.errors import LabError
+from labctl.lab import accelerator as accelerating
 from labctl.lab import footprint as at
 from labctl.lab import identity, machine, memory, ports
 from labctl.lab.accelerator import Accelerator, accelerator, emulation, trial_argv
@@ -174,6 +176,34 @@ def test_accelerator_without_a_device_needs_no_trial(tmp_path: Path) -> None:
     answer = accelerator(Path("/k"), Path("/i"), SilentProgress(), device=tmp_path / "kvm")
     assert answer.name == "tcg"
     assert "there is no" in answer.reason
+
+
+def test_kvm_is_judged_with_the_newest_kernel_of_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    device = tmp_path / "kvm"
+    gone = accelerating.accelerator_here(SilentProgress(), device)
+    assert gone is not None and "there is no" in gone.reason
+    device.touch()
+    assert accelerating.accelerator_here(SilentProgress(), device) is None, "nothing to try it with"
+    for age, image in ((20, "old"), (10, "new")):
+        kernel = tmp_path / "groundfault" / "images" / image / "kernel"
+        kernel.parent.mkdir(parents=True)
+        kernel.touch()
+        os.utime(kernel, (0, 1_000_000 - age))
+    tried: list[tuple[Path, Path]] = []
+
+    def trial(kernel: Path, initrd: Path) -> Accelerator:
+        tried.append((kernel, initrd))
+        return emulation("it hangs")
+
+    monkeypatch.setattr(accelerating, "_try_kvm", trial)
+    monkeypatch.setattr(accelerating, "_machine_key", lambda: "this")
+    for _ in range(2):
+        assert accelerating.accelerator_here(SilentProgress(), device) == emulation("it hangs")
+    new = tmp_path / "groundfault" / "images" / "new"
+    assert tried == [(new / "kernel", new / "initrd")], "once"
 
 
 def test_a_trial_boots_the_images_kernel_and_dies_with_us() -> None:

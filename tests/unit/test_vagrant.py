@@ -13,6 +13,7 @@ import pytest
 
 from labctl.errors import LabctlError, LabError, UnsupportedError, UsageError
 from labctl.lab import vagrant_tool
+from labctl.lab.accelerator import Accelerator, emulation
 from labctl.lab.equip import spare_disk
 from labctl.lab.model import LabOptions, Node
 from labctl.lab.ports import choose
@@ -69,7 +70,9 @@ class Lab:
 
 
 @pytest.fixture
-def lab(vagrant: FakeVagrant, tmp_path: Path) -> Lab:
+def lab(vagrant: FakeVagrant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    monkeypatch.setattr("labctl.lab.vagrant.driver_here", lambda progress: "")
+
     def equip(node: Node, **_: Any) -> None:
         made.equipped.append(node.name)
 
@@ -357,6 +360,27 @@ def test_the_vagrantfile_takes_every_setting_that_is_written(monkeypatch: pytest
     monkeypatch.setenv("GROUNDFAULT_LIBVIRT_DRIVER", "xen")
     with pytest.raises(UsageError, match="GROUNDFAULT_LIBVIRT_DRIVER: 'xen'"):
         vagrant_tool.settings("vg", LabOptions(), ())
+
+
+@pytest.mark.parametrize(
+    ("opens", "found", "driver"),
+    [
+        (True, emulation("it hangs"), "qemu"),
+        (True, Accelerator(name="kvm", cpu_model="host", reason="works"), ""),
+        (True, None, ""),
+        (False, emulation("no permission"), ""),
+    ],
+)
+def test_libvirt_does_not_use_a_kvm_that_was_tried_in_vain(
+    opens: bool, found: Accelerator | None, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("GROUNDFAULT_LIBVIRT_DRIVER", raising=False)
+    monkeypatch.setattr("os.access", lambda path, mode: opens)
+    monkeypatch.setattr(vagrant_tool, "accelerator_here", lambda progress: found)
+    assert vagrant_tool.driver_here(SilentProgress()) == driver
+    assert vagrant_tool.settings("vg", LabOptions(), (), driver).get("LIBVIRT_DRIVER", "") == driver
+    monkeypatch.setenv("GROUNDFAULT_LIBVIRT_DRIVER", "kvm")
+    assert vagrant_tool.settings("vg", LabOptions(), (), driver)["LIBVIRT_DRIVER"] == "kvm", "the user's word"
 
 
 DISK = {"name": "vdb", "type": "disk", "size": 512 << 20, "serial": None, "fstype": None, "pttype": None,

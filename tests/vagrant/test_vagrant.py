@@ -95,19 +95,12 @@ def labctl(tmp_path_factory: pytest.TempPathFactory, libvirtd: None) -> Iterator
         own(directory)
         | {"XDG_STATE_HOME": str(directory / "state"), "GROUNDFAULT_BOX": str(directory / "node.box")}
     )
-    if not os.access("/dev/kvm", os.W_OK) or "kvm" not in usable():
-        typed.env["GROUNDFAULT_LIBVIRT_DRIVER"] = "qemu"
     typed("image", "export", "--format", "vagrant-libvirt", "--out", str(directory / "node.box"))
     try:
         yield typed
     finally:
         if (directory / "state" / "groundfault" / "labs" / "vg" / "lab.json").exists():
             typed("down", "--destroy")
-
-
-def usable() -> str:
-    """The kinds of virtual machines that libvirt has here."""
-    return subprocess.run((*SYSTEM, "capabilities"), capture_output=True, text=True).stdout
 
 
 @pytest.mark.parametrize("backend", ["libvirt", "virtualbox"])

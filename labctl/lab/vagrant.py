@@ -92,9 +92,8 @@ class VagrantLab:
             record = self._record()
             if record is None:
                 return
-            how = ("--force",) if record.golden else ()
             with progress.task(f"ending {' '.join(record.names)}"):
-                self._vagrant(record).ask("halt", *how, what="ending the machines", timeout_s=_UP_S)
+                self._vagrant(record).halt(force=record.golden, what="ending the machines", timeout_s=_UP_S)
 
     def destroy(self, progress: Progress) -> None:
         """Delete the machines with their disks and snapshots, and the lab's keys and certificates."""
@@ -146,7 +145,7 @@ class VagrantLab:
         record = self._known()
 
         def shut_down() -> None:
-            self._vagrant(record).ask("halt", name, what=f"shutting {name} down", timeout_s=_UP_S)
+            self._vagrant(record).halt(name, force=False, what=f"shutting {name} down", timeout_s=_UP_S)
 
         return QemuPower(self, name, shut_down)
 
@@ -157,7 +156,7 @@ class VagrantLab:
     def power_off(self, name: str) -> None:
         """Pull the plug of a machine."""
         vagrant = self._vagrant(self._known())
-        vagrant.ask("halt", "--force", name, what=f"pulling the plug of {name}", timeout_s=_UP_S)
+        vagrant.halt(name, force=True, what=f"pulling the plug of {name}", timeout_s=_UP_S)
 
     def power_on(self, name: str, progress: Progress | None = None) -> None:
         """Boot a machine from its disks as they are."""

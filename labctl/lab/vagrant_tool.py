@@ -40,10 +40,24 @@ class Vagrant:
     directory: Path
     backend: Backend
 
-    def ask(self, *argv: str, what: str, timeout_s: float = ASK_S) -> str:
-        """Run a command to its end. Raises :class:`LabError` with the last lines of what it said."""
+    def ask(self, *argv: str, what: str, timeout_s: float = ASK_S, **chosen: str) -> str:
+        """Run a command to its end, with settings of the Vagrantfile for this time. Raises :class:`LabError` with
+        what it said.
+        """
         _need_vagrant()
-        return run(("vagrant", *argv), what, timeout=timeout_s, env=environment(self.directory, self.backend))
+        env = environment(self.directory, self.backend) | {f"{_OURS}{name}": word for name, word in chosen.items()}
+        return run(("vagrant", *argv), what, timeout=timeout_s, env=env)
+
+    def halt(self, *names: str, force: bool, what: str, timeout_s: float) -> None:
+        """Shut machines down in good order, or pull their plugs.
+
+        vagrant-libvirt (0.11.2) has a machine shut down in any case, and fails where that takes longer than its
+        patience, also by force. So then it is given none.
+        """
+        if force:
+            self.ask("halt", "--force", *names, what=what, timeout_s=timeout_s, HALT_S="0")
+        else:
+            self.ask("halt", *names, what=what, timeout_s=timeout_s)
 
     def states(self) -> dict[str, str]:
         """The state of each machine: running, shutoff, poweroff, saved, not_created …"""

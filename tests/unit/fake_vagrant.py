@@ -52,6 +52,8 @@ elif argv[0] == "up":
             ids(name, f"id-{{state['made']}}")
         machines[name]["state"] = "running"
 elif argv[0] == "halt":
+    if "--force" in argv and kept.get("GROUNDFAULT_HALT_S") != "0":  # seen with vagrant-libvirt 0.11.2
+        sys.exit("wait_for.rb:9: The specified wait_for timeout (59.96 seconds) was exceeded")
     for name in names:
         machines[name]["state"] = "shutoff"
 elif argv[0] == "destroy":

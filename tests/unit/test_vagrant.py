@@ -354,7 +354,7 @@ def test_a_box_by_name_or_file(tmp_path: Path) -> None:
 def test_the_vagrantfile_takes_every_setting_that_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GROUNDFAULT_BOX", "debian/trixie64")
     monkeypatch.setenv("GROUNDFAULT_LIBVIRT_DRIVER", "qemu")
-    written = set(vagrant_tool.settings("vg", LabOptions(), (1, 2, 3))) | {"BOX_URL"}
+    written = set(vagrant_tool.settings("vg", LabOptions(), (1, 2, 3))) | {"BOX_URL", "HALT_S"}
     taken = set(re.findall(r'setting\.call\("(\w+)"', vagrantfile().decode()))
     assert taken == written
     monkeypatch.setenv("GROUNDFAULT_LIBVIRT_DRIVER", "xen")

@@ -22,7 +22,7 @@ test: toolchain check ## the tests: fast ones first, then Debian 13's kernel in 
 	@$(PYTEST) -n auto --dist worksteal tests/unit tests/contract
 	@scripts/test-nodes -m 'not other_kernels and not thorough' tests/vm tests/e2e
 
-test-thorough: toolchain ## the real-kernel tests that `make test` leaves out for their length (an hour)
+test-thorough: toolchain ## the real-kernel tests that `make test` leaves out for their length (an hour and a half)
 	@scripts/test-nodes -m 'thorough and not other_kernels' tests/vm
 
 test-kernels: toolchain ## the same faults on Debian 12's kernel and on the lab's own, with what only these can do (half an hour)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,7 +17,7 @@ from labctl.lab.model import LabOptions, Node
 from labctl.lab.state import read_record
 from labctl.run.load import HttpLoad
 from problems.workloads.booking.clients import load_plan
-from tests.lab import LabUnderTest, lab_up, ssh, state_home
+from tests.lab import LabUnderTest, lab_up, ssh
 
 
 @dataclass(frozen=True)
@@ -69,9 +69,7 @@ class BookingLab:
 
 
 @pytest.fixture(scope="session")
-def booking_lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BookingLab]:
+def booking_lab(labs_home: Path) -> Iterator[BookingLab]:
     """The one lab with a booking service of this session, as its snapshot is."""
-    home = tmp_path_factory.mktemp("state-booking")
-    with state_home(home), lab_up("booking", LabOptions(workload="booking")) as up:
+    with lab_up("booking", LabOptions(workload="booking")) as up:
         yield BookingLab(up)
-    shutil.rmtree(home, ignore_errors=True)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from labctl.lab.model import LabOptions, Node
-from tests.lab import LabUnderTest, lab_up, ssh, ssh_argv, state_home
+from labctl.lab.model import Node
+from tests.lab import LabUnderTest, ssh, ssh_argv
 from tests.user import labctl, labctl_json, until
 from tests.vm import calls
 
@@ -36,16 +36,9 @@ su postgres -c "psql -q -p {PORT} -c 'CREATE TABLE t AS SELECT g, repeat(md5(g::
 COUNT = f"su postgres -c \"psql -qAt -p {PORT} -c 'SELECT count(x) FROM t'\""
 
 
-@pytest.fixture(scope="module")
-def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
-    options = LabOptions(nodes=2, cpus=2, memory_mib=1024, packages=("podman", "postgresql"))
-    with state_home(tmp_path_factory.mktemp("state-calls")), lab_up(LAB, options) as up:
-        yield up
-
-
 @pytest.fixture
-def w2(lab: LabUnderTest) -> Iterator[Node]:
-    yield lab.node("w2")
+def w2(two_cpus: LabUnderTest) -> Iterator[Node]:
+    yield two_cpus.node("w2")
     labctl("recover", "--all", lab=LAB)
     for name in ("w1", "w2"):
         found = labctl_json("node", "residue", name, lab=LAB)["entries"]
@@ -149,9 +142,9 @@ podman run -d --name box --network none -v /srv/data:/data box:1 /bin/sh -c \
 """
 
 
-def test_a_container_by_name_and_nobody_else(lab: LabUnderTest, w2: Node) -> None:
+def test_a_container_by_name_and_nobody_else(two_cpus: LabUnderTest, w2: Node) -> None:
     """By the path on the host of a volume that has another one inside."""
-    w1 = lab.node("w1")
+    w1 = two_cpus.node("w1")
     identity = ssh(w1, CONTAINER, timeout=300).stdout.strip().splitlines()[-1]
     until("it reads", lambda: "hello" in ssh(w1, "cat /srv/data/out", check=False).stdout)
     for name in ("box", identity[:12]):

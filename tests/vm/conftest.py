@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
+LABS = {"kernel_node": "kernels", "booking_lab": "booking", "two_cpus": "calls"}
+"""Fixtures that boot a lab beside the usual one, and what the files that name them are called together."""
+
 
 class TogetherScheduling(LoadFileScheduling):  # type: ignore[misc] # xdist has no types for it
     """A file stays together; those that want the same lab beside the usual one do, too: each boots once."""
@@ -15,7 +18,7 @@ class TogetherScheduling(LoadFileScheduling):  # type: ignore[misc] # xdist has 
     def _split_scope(self, nodeid: str) -> str:
         file: str = super()._split_scope(nodeid)
         text = (Path(self.config.rootpath) / file).read_text()
-        labs = [lab for word, lab in (("kernel_node", "kernels"), ("booking_lab", "booking")) if word in text]
+        labs = [lab for word, lab in LABS.items() if word in text]
         return labs[0] if labs else file
 
 

@@ -24,7 +24,7 @@ from tests.lab import LabUnderTest, ssh, ssh_argv
 from tests.user import LAB, labctl, labctl_json
 from tests.vm.test_node_install import CHANGING, LOOK
 
-pytestmark = [pytest.mark.vm, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.vm, pytest.mark.thorough, pytest.mark.timeout(1800)]
 
 ACCOUNTS = "cat /etc/passwd /etc/group; dpkg-query -W 2>/dev/null"
 
@@ -135,7 +135,6 @@ def test_a_login_that_cannot_be_root_is_refused(lab: LabUnderTest, bare: Rack) -
     ssh(bare.node, "userdel --remove ops")
 
 
-@pytest.mark.thorough
 def test_a_node_that_a_tool_provisioned(lab: LabUnderTest, bare: Rack, tmp_path: Path) -> None:
     """By the commands that docs/real-hosts.md gives for it."""
     bare("up", "--inventory", bare.inventory(by_jump(lab, bare.directory)))
@@ -186,7 +185,6 @@ def bob(lab: LabUnderTest, tmp_path: Path) -> Elsewhere:
     return elsewhere
 
 
-@pytest.mark.thorough
 def test_two_operators_one_of_whom_is_let_in_no_more(lab: LabUnderTest, bob: Elsewhere) -> None:
     lab.reset()
     planted = json.loads(bob("inject", "cpu_burn", "--node", "w1", "--for", "10m", "--json"))["id"]

@@ -86,6 +86,7 @@ def test_an_object_fails_what_it_is_told_to(
     assert turn(kernel_node) == "well" and links(kernel_node) == before
 
 
+@pytest.mark.thorough
 def test_an_agent_that_is_killed_takes_the_program_with_it(
     kernel_node: KernelNode, agent: AgentClient, victim: int, tmp_path: Path
 ) -> None:

@@ -1,4 +1,4 @@
-"""cpu_offline on a real kernel, in a lab of its own: the nodes of the others have one CPU."""
+"""cpu_offline on a real kernel, in the lab with two processors a node: the nodes of the others have one CPU."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from labctl.errors import LabctlError
-from labctl.lab.model import LabOptions
-from tests.lab import LabUnderTest, lab_up, state_home
+from tests.lab import LabUnderTest
 from tests.vm.disks import Bench, disk_bench
 from tests.vm.services import COUNTS, beats, services, show
 
@@ -16,15 +15,6 @@ pytestmark = pytest.mark.vm
 
 ONLINE = "cat /sys/devices/system/cpu/online"
 AFFINITIES = "grep -H . /proc/irq/*/smp_affinity_list"
-
-
-@pytest.fixture(scope="module")
-def two_cpus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabUnderTest]:
-    # While it boots, an emulated machine whose host is busy may miss so many ticks that the kernel panics over its
-    # timer (arch/x86/kernel/apic/io_apic.c, check_timer).
-    options = LabOptions(nodes=1, cpus=2, kernel_arguments=("no_timer_check",))
-    with state_home(tmp_path_factory.mktemp("two-cpus")), lab_up("two-cpus", options) as up:
-        yield up
 
 
 @pytest.fixture(scope="module")

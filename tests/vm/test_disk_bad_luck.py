@@ -14,7 +14,7 @@ import pytest
 from labctl.errors import LabctlError
 from labctl.progress import PlainProgress
 from node_agent.injection import InjectionView
-from tests.lab import LabUnderTest, ssh
+from tests.lab import LabUnderTest, ssh, thorough
 from tests.user import until
 from tests.vm.disk_meter import install, load, start
 from tests.vm.disks import TOP, Bench, disk_bench, left_as_it_was
@@ -85,6 +85,7 @@ def test_tables_are_swapped_while_a_thousand_ios_are_in_flight(bench: Bench) -> 
     assert (sum_of_all.failed, sum_of_all.wrong) == (0, 0) and sum_of_all.done > 5000, sum_of_all
 
 
+@pytest.mark.thorough
 def test_a_suspend_that_never_completes(bench: Bench) -> None:
     """A second fault cannot get its table in, because I/O hangs: it is refused, and nothing of it stays."""
     hang = bench.inject("disk_hang", what="reads")
@@ -102,6 +103,7 @@ def test_a_suspend_that_never_completes(bench: Bench) -> None:
         assert reader.communicate(timeout=60)[0] == "read\n"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("first", ["latent_sector_error", "disk_gone"])
 def test_a_fault_on_a_disk_that_another_one_made_disappear(bench: Bench, first: str) -> None:
     bad = bench.inject("latent_sector_error", file=FILE, backend="dm")
@@ -127,6 +129,7 @@ def _sector(view: InjectionView) -> int:
     return int(match[1])
 
 
+@pytest.mark.thorough
 def test_the_agent_is_killed_at_random_moments_of_swaps(bench: Bench) -> None:
     bench.sh(f"systemctl stop groundfault-agent; cat > /tmp/swaps.py <<'END'\n{SWAPS.read_text()}\nEND")
     try:
@@ -150,7 +153,7 @@ MOVES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("move", ["reallocated", *thorough("truncated", "renamed")])
 def test_a_file_that_moves_while_its_sectors_are_bad(bench: Bench, move: str) -> None:
     view = bench.inject("latent_sector_error", file=FILE, backend="dm", permanent=True)
     at, place = offset(view), _sector(view) * 512
@@ -168,6 +171,7 @@ def test_a_file_that_moves_while_its_sectors_are_bad(bench: Bench, move: str) ->
     bench.sh(f"rm -f {FILE}.old; sync -f {TOP}")
 
 
+@pytest.mark.thorough
 def test_discards_over_bad_sectors(bench: Bench) -> None:
     """The disk takes none while the fault stands, so none can reach past it; before and after it does."""
     assert bench.says(f"fstrim {TOP}") == ""
@@ -184,6 +188,7 @@ def test_discards_over_bad_sectors(bench: Bench) -> None:
     assert bench.says(f"fstrim {TOP}") == "" and bench.says(read(DEVICE, place)) == ""
 
 
+@pytest.mark.thorough
 def test_ten_thousand_bad_ranges_of_four_tebibytes(bench: Bench) -> None:
     bench.sh("truncate -s 4T /var/tmp/huge; loop=$(losetup -f --show --direct-io=on /var/tmp/huge); "
              "dmsetup create huge --table \"0 $(blockdev --getsz $loop) linear $loop 0\"")  # fmt: skip
@@ -223,6 +228,7 @@ STANDING: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thorough
 def test_a_reboot_while_many_faults_stand(bench: Bench) -> None:
     """As many as stand together; power goes at once, and the disk is as it was, but for what was accepted."""
     bench.sh(f"for n in 1 2 3 4 5; do head -c 262144 /dev/urandom > {TOP}/file-$n; done; sync -f {TOP}")

@@ -10,7 +10,7 @@ import pytest
 
 from labctl.errors import UsageError
 from node_agent.injection import InjectionView
-from tests.lab import LabUnderTest
+from tests.lab import LabUnderTest, thorough
 from tests.user import until
 from tests.vm.disks import (
     BLOCKS,
@@ -65,7 +65,7 @@ def is_as_it_should(bench: Bench, live: dict[str, InjectionView]) -> None:
     assert {difference.injection for difference in bench.agent.residue()} == set(names)
 
 
-@pytest.mark.parametrize("order", ["slow cache bad rot", "bad slow rot cache", "rot cache slow bad"])
+@pytest.mark.parametrize("order", ["slow cache bad rot", *thorough("bad slow rot cache", "rot cache slow bad")])
 def test_they_stand_on_each_other_and_end_in_any_order(
     bench: Bench, victim: Blocks, other: Blocks, order: str
 ) -> None:
@@ -106,6 +106,7 @@ def test_a_cache_above_sectors_that_take_no_writes(bench: Bench, victim: Blocks)
     victim.is_intact()
 
 
+@pytest.mark.thorough
 def test_many_come_and_go(bench: Bench, victim: Blocks) -> None:
     """A random walk, the same each time: up to five at once, some refused because another has the place."""
     chance = random.Random(10)

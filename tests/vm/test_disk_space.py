@@ -94,7 +94,7 @@ class Bench:
         return f"{name}: {refused.value.hint}"
 
 
-@pytest.fixture(scope="module", params=["ext4", "xfs"])
+@pytest.fixture(scope="module", params=["ext4", pytest.param("xfs", marks=pytest.mark.thorough)])
 def bench(request: pytest.FixtureRequest, lab: LabUnderTest) -> Iterator[Bench]:
     lab.reset()
     node = lab.node("w3")
@@ -206,6 +206,7 @@ def test_no_inodes(bench: Bench) -> None:
     assert (bench.free("iused"), bench.says(f"ls {path}").count("No such file")) == (used, 1)
 
 
+@pytest.mark.thorough
 @ext4_only
 def test_both_while_the_agent_is_killed(bench: Bench) -> None:
     used = bench.free("iused")
@@ -219,6 +220,7 @@ def test_both_while_the_agent_is_killed(bench: Bench) -> None:
     assert bench.free("iused") == used
 
 
+@pytest.mark.thorough
 @ext4_only
 def test_unmounted_while_it_stands(bench: Bench) -> None:
     """The file cannot be removed until it is mounted again, which the recovery sees to; nobody says it is gone."""

@@ -185,6 +185,7 @@ def test_reads_and_writes_hang_and_go_on_with_the_right_data(bench: Bench) -> No
     assert bench.logged(mark, "I/O error|EXT4-fs error") == []
 
 
+@pytest.mark.thorough
 def test_reads_and_writes_hang_apart_and_end_by_themselves(bench: Bench) -> None:
     view = bench.inject("disk_hang", what="reads", seconds=4)
     assert usual(bench, "w", FILE, 3) < 200
@@ -203,6 +204,7 @@ def test_reads_and_writes_hang_apart_and_end_by_themselves(bench: Bench) -> None
     bench.sh(f"rm {TOP}/late")
 
 
+@pytest.mark.thorough
 def test_the_agent_is_killed_while_a_disk_hangs(bench: Bench) -> None:
     right = bench.sh(READ_ONE)
     view = bench.inject("disk_hang")

@@ -149,6 +149,7 @@ def test_one_unit_also_after_its_restart_and_caches_forget(bench: NetBench) -> N
     )
 
 
+@pytest.mark.thorough
 def test_names_resolve_when_the_process_or_the_agent_ends(bench: NetBench, lab: LabUnderTest) -> None:
     view = bench.inject("dns_failure", names=["*"])
     assert asked(bench, CHOSEN) == ["3"] * 6

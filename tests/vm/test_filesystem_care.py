@@ -134,6 +134,7 @@ def test_ext4_that_aborted_its_journal(node: Node) -> None:
     sh(node, f"systemctl stop {UNIT}")
 
 
+@pytest.mark.thorough
 def test_killed_in_the_middle_of_a_repair(node: Node) -> None:
     mount = "/srv/data"
     start_writer(node, mount)
@@ -170,6 +171,7 @@ mkfs.xfs -q /dev/mapper/other && mkdir -p /srv/other && mount -o noatime /dev/ma
 echo kept > /srv/other/kept && sync -f /srv/other"""
 
 
+@pytest.mark.thorough
 def test_xfs_that_shut_down(node: Node) -> None:
     mount = "/srv/other"
     sh(node, XFS)
@@ -204,6 +206,7 @@ def test_xfs_that_shut_down(node: Node) -> None:
     assert sh(node, f"umount {mount} && xfs_repair -n /dev/mapper/other >/dev/null 2>&1 && echo sound") == "sound"
 
 
+@pytest.mark.thorough
 def test_a_disk_that_was_pulled_out_and_put_back(lab: LabUnderTest, node: Node) -> None:
     """It comes back under another number: the table has to lead there, and ext4 to be repaired."""
     mount, table = "/srv/data", sh(node, "dmsetup table data")

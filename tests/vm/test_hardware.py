@@ -161,6 +161,7 @@ def test_sectors_that_stay_bad(guest: Guest) -> None:
     recover(one)
 
 
+@pytest.mark.thorough
 def test_planted_and_healed_under_a_writer_that_compares(guest: Guest) -> None:
     guest.sh(f"cat > /tmp/busy_disk.py <<'END'\n{BUSY.read_text()}\nEND")
     guest.sh(MAKE)
@@ -351,6 +352,7 @@ def test_a_corrected_memory_error_is_logged_when_the_kernel_looks(guest: Guest) 
     guest.sh(f"echo 300 > {interval}")
 
 
+@pytest.mark.thorough
 def test_power_lost_with_a_bad_disk_and_a_fault_of_the_agent(guest: Guest) -> None:
     """The newest data are in the overlay then, and have to be in the disk before the machine boots."""
     guest.sh(MAKE)

@@ -13,7 +13,7 @@ import pytest
 from labctl.transport.client import AgentClient
 from labctl.transport.connect import connect
 from node_agent.content import encode_content
-from tests.lab import KernelNode, KernelNodes
+from tests.lab import KernelNode, KernelNodes, thorough
 from tests.user import until
 from tests.vm.test_bpf_program import compiled
 
@@ -85,7 +85,7 @@ def test_it_outlives_the_request_that_started_it(kernel_node: KernelNode, helped
     assert view.evidence is not None and view.evidence.armed
 
 
-@pytest.mark.parametrize("signal", ["KILL", "SEGV", "ABRT"])
+@pytest.mark.parametrize("signal", ["KILL", *thorough("SEGV", "ABRT")])
 def test_it_ends_with_the_agent(kernel_node: KernelNode, helped: Helped, signal: str) -> None:
     took = kernel_node.sh(
         f"main=$(systemctl show -P MainPID groundfault-agent); helper=$(cat {helped.group}/cgroup.procs);"
@@ -108,12 +108,14 @@ def test_what_it_left_in_its_control_group_ends_too(kernel_node: KernelNode, hel
     assert kernel_node.sh(f"ls -d /proc/{stray[-1]}", check=False) == ""
 
 
+@pytest.mark.thorough
 def test_stopping_the_agent_in_good_order(kernel_node: KernelNode, helped: Helped) -> None:
     kernel_node.sh("systemctl stop groundfault-agent")
     assert gone(kernel_node, helped)
     kernel_node.sh("systemctl start groundfault-agent")
 
 
+@pytest.mark.thorough
 def test_an_agent_that_hangs_and_is_ended_by_systemd(kernel_node: KernelNode, helped: Helped) -> None:
     """The kernel sees to it: systemd kills the agent's own control group only, and the helper has another."""
     kernel_node.sh("systemctl kill --kill-whom=main --signal=STOP groundfault-agent")
@@ -121,6 +123,7 @@ def test_an_agent_that_hangs_and_is_ended_by_systemd(kernel_node: KernelNode, he
     until("the next agent has removed its control group", lambda: gone(kernel_node, helped), 60)
 
 
+@pytest.mark.thorough
 def test_killed_after_every_journal_record(kernel_node: KernelNode, tmp_path: Path) -> None:
     parameters = json.dumps({"source": encode_content(compiled("deny_open", tmp_path).read_bytes())})
     count = "bpftool -j link list | python3 -c 'import json, sys; print(len(json.load(sys.stdin)))'"

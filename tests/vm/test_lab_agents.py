@@ -28,6 +28,7 @@ def test_reset_brings_back_the_very_agents_with_a_right_clock(lab: LabUnderTest)
         assert ssh(node, ask).stdout == before[node.name]
 
 
+@pytest.mark.thorough
 def test_the_clocks_of_a_restored_guest_do_not_run_on(lab: LabUnderTest) -> None:
     """The watchdogs of a guest that seems to have slept for minutes would end its agent."""
 

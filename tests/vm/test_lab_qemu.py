@@ -18,7 +18,7 @@ from labctl.lab.model import LabOptions, Node
 from labctl.lab.qemu import QemuLab
 from labctl.lab.state import read_record, run_dir
 from labctl.progress import PlainProgress, SilentProgress
-from tests.lab import ssh
+from tests.lab import ssh, thorough
 
 pytestmark = [pytest.mark.vm, pytest.mark.timeout(900)]
 
@@ -153,7 +153,7 @@ def test_up_boots_a_node_that_died(bare: QemuLab) -> None:
     ssh(other, "ls /run/mark")
 
 
-@pytest.mark.parametrize("broken", ["filter", "unplugged", "card", "killed", "stopped"])
+@pytest.mark.parametrize("broken", ["filter", "killed", *thorough("unplugged", "card", "stopped")])
 def test_reset_mends_what_cannot_load_a_snapshot(bare: QemuLab, broken: str) -> None:
     node = bare.nodes()[0]
     if broken == "killed":
@@ -189,6 +189,7 @@ def test_down_and_up_again_in_seconds_even_when_a_port_was_taken(bare: QemuLab) 
     assert ssh(bare.nodes()[0], "hostname").stdout.strip() == "w1"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_down_ends_what_an_interrupted_up_left(state: Path, number: int) -> None:
     name = f"cut{int(number)}"
@@ -210,6 +211,7 @@ def test_down_ends_what_an_interrupted_up_left(state: Path, number: int) -> None
     assert name not in store.list_labs()
 
 
+@pytest.mark.thorough
 def test_two_ups_at_once_make_one_lab(state: Path) -> None:
     both = [up_elsewhere("twice", SMALL.model_copy(update={"nodes": 1})) for _ in range(2)]
     said = [process.communicate(timeout=600)[0] for process in both]
@@ -219,6 +221,7 @@ def test_two_ups_at_once_make_one_lab(state: Path) -> None:
     store.open_lab("twice").destroy(SilentProgress())
 
 
+@pytest.mark.thorough
 def test_options_of_disks_and_network(state: Path) -> None:
     lab = store.create_lab("options")
     options = LabOptions(nodes=1, memory_mib=512, data_mib=512, agent=False, data_filesystem="xfs", internet=True)

@@ -174,6 +174,7 @@ def phases(monitored: str) -> tuple[list[float], list[float]]:
     return [s for s, state in spans if state == "DOWN"], [s for s, state in spans if state == "UP"]
 
 
+@pytest.mark.thorough
 def test_a_killed_agent_leaves_the_link_up(bench: NetBench) -> None:
     view = bench.inject("link_flap", interface="lan", down_s=5, up_s=0.3)
     until("it is down", lambda: not bench.sh("cat /sys/class/net/lan/carrier", check=False).startswith("1"))
@@ -289,6 +290,7 @@ def test_what_control_needs_is_refused(bench: NetBench) -> None:
     bench.recover(view)
 
 
+@pytest.mark.thorough
 def test_interfaces_that_are_renamed_moved_or_deleted(bench: NetBench) -> None:
     names = ("renamed", "moved", "deleted", "flapping")
     bench.sh("; ".join(f"ip link add {n} type dummy; ip link set {n} up; ip addr add fd6{i}::1/64 dev {n} nodad"
@@ -306,6 +308,7 @@ def test_interfaces_that_are_renamed_moved_or_deleted(bench: NetBench) -> None:
     look_anew(bench)
 
 
+@pytest.mark.thorough
 def test_networkd_restarts_while_a_link_is_down(bench: NetBench) -> None:
     bench.sh("mkdir -p /run/systemd/networkd.conf.d; printf '[Network]\\nManageForeignRoutes=no\\n"
              "ManageForeignNextHops=no\\n' > /run/systemd/networkd.conf.d/others.conf")  # fmt: skip

@@ -111,6 +111,7 @@ def test_a_hang_that_ends_by_itself(lab: LabUnderTest) -> None:
     assert ssh(node, LIMITS).stdout == usual and labctl_json("node", "residue", "w1")["entries"] == []
 
 
+@pytest.mark.thorough
 def test_three_ways_to_a_reboot_with_other_faults_standing(lab: LabUnderTest) -> None:
     """w1 in order, w2 by its reset button, w3 by a panic while its clock is ahead by a year and more."""
     nodes = {name: lab.node(name) for name in ("w1", "w2", "w3")}

@@ -16,7 +16,7 @@ from tests.unit.cluster_api import ClusterApi, kubeconfig, served, shape
 from tests.user import labctl, labctl_json, until
 from tests.vm.runtime import Runtime
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.thorough]
 
 POD = "f1d4a2b0-7c1e-4d53-9f0a-0c8a1b2c3d4e"
 VICTIM, BESIDE, AFTER = "a1" * 32, "b2" * 32, "c3" * 32

@@ -143,6 +143,7 @@ def _raid() -> bytes:
     return bytes(4096) + bytes(block)
 
 
+@pytest.mark.thorough
 def test_what_is_in_use_or_somebody_elses_is_refused(node: SpareNode) -> None:
     disk, tiny = node.disk("other"), node.disk("tiny")
 
@@ -194,6 +195,7 @@ def test_what_is_in_use_or_somebody_elses_is_refused(node: SpareNode) -> None:
     node.sh(f"wipefs --all --quiet {first} {disk}; udevadm settle")
 
 
+@pytest.mark.thorough
 def test_half_prepared_two_at_once_and_after_a_reboot(node: SpareNode) -> None:
     disk = node.disk("spare")
     on_disk = ("--name", "spare", "--device", disk, "--mount", "/srv/spare")

@@ -82,6 +82,7 @@ def client(node: KernelNode) -> Iterator[AgentClient]:
         yield AgentClient(transport)
 
 
+@pytest.mark.thorough
 def test_the_agent_is_killed_at_full_rate(node: KernelNode, rate: None, client: AgentClient) -> None:
     """Links die with the process that holds them: the fault is gone within a second, and no error comes later."""
     client.apply("killed-1", "file_error", {"unit": "rate", "path": "/srv/data/rate"}, 600)
@@ -124,6 +125,7 @@ def test_the_agent_stands_still_and_the_lease_ends(node: KernelNode, rate: None,
     assert client.residue() == ()
 
 
+@pytest.mark.thorough
 def test_ten_thousand_changes_leave_nothing(node: KernelNode) -> None:
     found = _drive(node, "leak", str(CYCLES), "20")
     before, after = found["before"], found["after"]

@@ -178,6 +178,7 @@ def test_an_interface_that_is_not_what_it_was(bench: NetBench) -> None:
         bench.sh(f"{clean}; until [ ! -e /sys/class/net/shp1 ]; do sleep 0.1; done", timeout=30)
 
 
+@pytest.mark.thorough
 def test_networkd_restarts_while_a_shape_stands(bench: NetBench) -> None:
     """It manages the interface itself, and comes back twice."""
     unit = "[Match]\\nName=lan\\n[Network]\\nAddress=10.77.0.1/24\\nKeepConfiguration=yes\\n"
@@ -195,6 +196,7 @@ def test_networkd_restarts_while_a_shape_stands(bench: NetBench) -> None:
              "systemctl mask -q systemd-networkd.service systemd-networkd.socket")  # fmt: skip
 
 
+@pytest.mark.thorough
 def test_the_agent_is_killed_with_five_shapes_standing(bench: NetBench) -> None:
     for number in range(5):
         bench.inject("packet_delay", delay_ms=10, ports=f"{8000 + number}-8010", seed=number)
@@ -212,6 +214,7 @@ def _answers(bench: NetBench) -> bool:
         return False
 
 
+@pytest.mark.thorough
 def test_a_kernel_without_the_modules(bench: NetBench) -> None:
     """Each probe says which one is missing, and what would help."""
     assert set(driven(bench, "probes").values()) == {"available"}

@@ -77,6 +77,7 @@ def test_a_partition_of_two_groups_and_its_limits(clean: LabUnderTest) -> None:
     assert [one["entries"] for one in residue] == [[], [], []]
 
 
+@pytest.mark.thorough
 def test_one_way_and_by_lot(clean: LabUnderTest) -> None:
     lab = clean
     done = labctl_json("inject", "partition", "--groups", "one/all", "--one-way", "--seed", "11")

@@ -41,6 +41,9 @@ class Running(Protocol):
     def line(self, timeout_s: float = COMMAND_TIMEOUT_S) -> str:
         """Its next line of output; empty where it has ended. Raises :class:`LabError` where SSH breaks."""
 
+    def send(self, text: bytes) -> None:
+        """Give it more input. Raises :class:`LabError` where SSH breaks."""
+
     def end(self) -> None:
         """End its input, and wait for it. Never raises: a connection that is lost has ended it, too."""
 
@@ -124,6 +127,14 @@ class _SshRunning:
             return str(self._output.readline()).strip()
         except (OSError, EOFError) as error:  # TimeoutError is one
             raise LabError(f"{self._name}: no word within {timeout_s:g} s: {error}") from None
+
+    def send(self, text: bytes) -> None:
+        import paramiko
+
+        try:
+            self._channel.sendall(text)
+        except (OSError, EOFError, paramiko.SSHException) as error:
+            raise LabError(f"{self._name}: the SSH connection broke: {error}") from None
 
     def end(self) -> None:
         import paramiko

@@ -7,7 +7,6 @@ data to be judged.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib import resources
@@ -34,7 +33,10 @@ def watched(lab: Lookout, without: Sequence[str]) -> tuple[str, ...]:
 
 def run(lab: Lookout, node: str, script: str, *, timeout_s: float = 60.0) -> str:
     """What a script printed. Raises :class:`LabError` where it did not end well: then nothing is known."""
-    done: Output = lab.sh(node, script, timeout_s=timeout_s)
+    return _printed(node, lab.sh(node, script, timeout_s=timeout_s))
+
+
+def _printed(node: str, done: Output) -> str:
     if done.status:
         said = done.stderr.strip().splitlines()
         raise LabError(f"{node}: could not be looked at: {said[-1] if said else f'status {done.status}'}")
@@ -44,10 +46,7 @@ def run(lab: Lookout, node: str, script: str, *, timeout_s: float = 60.0) -> str
 def python(lab: Lookout, node: str, program: str, arguments: Mapping[str, Any], *, timeout_s: float = 60.0) -> Any:
     """What a program of `on_node` says, JSON. It gets its arguments as JSON, too."""
     text = resources.files("labctl.oracles.on_node").joinpath(f"{program}.py").read_text()
-    given = shlex.quote(json.dumps(arguments))
-    said = run(
-        lab, node, f"python3 -ISB - {given} <<'END-OF-PROGRAM'\n{text}\nEND-OF-PROGRAM", timeout_s=timeout_s
-    )
+    said = _printed(node, lab.python(node, text, json.dumps(arguments), timeout_s=timeout_s))
     try:
         return json.loads(said)
     except json.JSONDecodeError:

@@ -17,7 +17,8 @@ from labctl.errors import LabError
 from labctl.lab.files import locked, write_atomic
 from labctl.run.judging import Gathered, verdict_of
 from labctl.run.ledger import Line
-from labctl.run.oracle import Lookout, Output, Sight, look_all
+from labctl.run.lookouts import LostNode, Remembered
+from labctl.run.oracle import Lookout, Sight, look_all
 from labctl.run.problem import Problem
 from labctl.run.telling import names_in, on_paper
 from labctl.run.verdict import FailureClass, Outcome, Verdict
@@ -130,26 +131,15 @@ def tells(log: str) -> tuple[Answer, str]:
     return ("no", f"the nodes say: {', '.join(found[:6])}") if found else ("yes", "")
 
 
-class LostNode:
-    """A lab, one node of which does not answer."""
-
-    def __init__(self, lab: Lookout, node: str) -> None:
-        self._lab, self._node = lab, node
-        self.nodes = lab.nodes
-
-    def sh(self, node: str, script: str, *, timeout_s: float = 60.0) -> Output:
-        if node == self._node:
-            raise LabError(f"{node} does not answer")
-        return self._lab.sh(node, script, timeout_s=timeout_s)
-
-
 def lost(problem: Problem, lab: Lookout, gathered: Gathered, lines: Sequence[Line]) -> tuple[Answer, str]:
     """What became of an episode that passed, had a node been lost when it was judged. Each node in turn, but for
     those that a problem takes away for good: nobody looks at them.
     """
     looked = 0
+    remembered = Remembered(lab)
+    look_all(problem.oracles, remembered)  # once for all that follow
     for node in lab.nodes:
-        blind = look_all(problem.oracles, LostNode(lab, node)).blind
+        blind = look_all(problem.oracles, LostNode(remembered, node)).blind
         looked += bool(blind)
         if not blind:
             continue

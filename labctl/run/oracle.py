@@ -42,6 +42,9 @@ class Lookout(Protocol):
     def sh(self, node: str, script: str, *, timeout_s: float = 60.0) -> Output:
         """Run a script on a node as root. Raises :class:`labctl.errors.LabError` where it does not answer."""
 
+    def python(self, node: str, program: str, given: str, *, timeout_s: float = 60.0) -> Output:
+        """Run a Python program on a node as root, `given` as its argument. Raises as :meth:`sh`."""
+
 
 class Window(BaseModel):
     """The time over which things have to hold, in seconds since the start of the load, and the load's ledger.

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from labctl.errors import LabctlError, LabError
 from labctl.lab.model import Node
 from labctl.lab.remote import Output, Remote, connected
+from labctl.run.interpreter import Ended, Interpreter
 
 AT_ONCE = 8
 """Commands at once on one login: sshd allows ten (MaxSessions)."""
@@ -32,6 +33,7 @@ class _Way:
     open: ExitStack = field(default_factory=ExitStack)
     remote: Remote | None = None
     used: float = 0.0
+    interpreter: Interpreter | None = None
 
 
 class Shells:
@@ -53,14 +55,38 @@ class Shells:
             raise ValueError(f"a script of more than {SCRIPT_MOST} bytes")
         way = self._ways[node]
         with way.places:
-            remote = self._remote(node, way)
+            return self._by(node, way, lambda remote: remote.run(("sh", "-c", script), timeout_s=timeout_s))
+
+    def python(self, node: str, program: str, given: str, *, timeout_s: float = 60.0) -> Output:
+        """Run a Python program on a node as root, beside others in one interpreter that ends soon after the last
+        of them. Raises :class:`LabError` where it does not answer in time.
+        """
+        way = self._ways[node]
+
+        def run(remote: Remote) -> Output:
             try:
-                done = remote.run(("sh", "-c", script), timeout_s=timeout_s)
-            except LabError:
-                self._drop(way, remote)
-                raise
-            way.used = self._clock()
-            return done
+                return self._interpreter(way, remote).run(program, given, timeout_s)
+            except Ended:  # idle until just now; programs only look, so that none does harm by running twice
+                return self._interpreter(way, remote).run(program, given, timeout_s)
+
+        return self._by(node, way, run)
+
+    def _by(self, node: str, way: _Way, do: Callable[[Remote], Output]) -> Output:
+        """Do something over the login of a node; one that broke is forgotten."""
+        remote = self._remote(node, way)
+        try:
+            done = do(remote)
+        except LabError:
+            self._drop(way, remote)
+            raise
+        way.used = self._clock()
+        return done
+
+    def _interpreter(self, way: _Way, remote: Remote) -> Interpreter:
+        with way.lock:
+            if way.interpreter is None or way.interpreter.ended:
+                way.interpreter = Interpreter(remote)
+            return way.interpreter
 
     def answers(self, node: str) -> bool:
         """Whether a node can be logged in to and runs a command."""
@@ -96,7 +122,7 @@ class Shells:
 
     @staticmethod
     def _forget(way: _Way) -> None:
-        way.remote, open_ = None, way.open
+        way.remote, way.interpreter, open_ = None, None, way.open
         way.open = ExitStack()
         with _whatever():
             open_.close()

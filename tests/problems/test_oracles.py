@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import closing
 from dataclasses import dataclass
 
 import pytest
 
-from labctl.lab.remote import Output, Remote, connected
 from labctl.oracles.booking import standard
 from labctl.run.load import HttpLoad
 from labctl.run.oracle import Oracle, Sight, Window, judge_all, look_all
+from labctl.run.shells import Shells
 from labctl.run.verdict import Finding, Outcome
 from tests.booking_lab import BookingLab
 
@@ -21,17 +21,6 @@ pytestmark = [pytest.mark.vm, pytest.mark.timeout(1500)]
 ORACLES = standard()
 LOOK_S = 60.0
 """A look of all oracles takes a quarter of that where the machine is not shared."""
-
-
-class Nodes:
-    """The lab as oracles see it, over a connection to each node."""
-
-    def __init__(self, lab: BookingLab, stack: ExitStack) -> None:
-        self._remotes: dict[str, Remote] = {n.name: stack.enter_context(connected(n)) for n in lab.lab.nodes}
-        self.nodes = tuple(self._remotes)
-
-    def sh(self, node: str, script: str, *, timeout_s: float = 60.0) -> Output:
-        return self._remotes[node].run(("sh", "-c", script), timeout_s=timeout_s)
 
 
 @dataclass
@@ -46,8 +35,8 @@ class Scene:
     def look(self, oracles: tuple[Oracle, ...] = ORACLES) -> tuple[Sight, Window]:
         """What is there now, and the window of what the load did since the gate, all answers in."""
         begin, looked = self.window.end_s, self.load.now_s()
-        with ExitStack() as stack:
-            sight = look_all(oracles, Nodes(self.lab, stack))
+        with closing(Shells(lambda: self.lab.lab.nodes)) as nodes:
+            sight = look_all(oracles, nodes)
         end = self.load.now_s()
         until(self.load, end + 6)
         return sight, Window(begin_s=begin, looked_s=looked, end_s=end, lines=tuple(self.load.lines()))
@@ -60,10 +49,10 @@ def until(load: HttpLoad, moment_s: float) -> None:
 
 @pytest.fixture(scope="module")
 def scene(booking_lab: BookingLab) -> Iterator[Scene]:
-    with booking_lab.load(seed=61) as load, ExitStack() as stack:
+    with booking_lab.load(seed=61) as load, closing(Shells(lambda: booking_lab.lab.nodes)) as nodes:
         until(load, 35)
         looked = load.now_s()
-        before = look_all(ORACLES, Nodes(booking_lab, stack))
+        before = look_all(ORACLES, nodes)
         end = load.now_s()
         until(load, end + 6)
         window = Window(begin_s=5, looked_s=looked, end_s=end, lines=tuple(load.lines()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,8 +16,19 @@ WINDOW = Window(begin_s=40, looked_s=70, end_s=80)
 Answer = str | tuple[int, str, str] | Callable[[str], str]
 
 
+class PythonBySh:
+    """Programs run as scripts do: what a test says of scripts holds for them, too."""
+
+    def sh(self, node: str, script: str, *, timeout_s: float = 60.0) -> Output:
+        raise NotImplementedError
+
+    def python(self, node: str, program: str, given: str, *, timeout_s: float = 60.0) -> Output:
+        script = f"python3 -ISB - {shlex.quote(given)} <<'END-OF-PROGRAM'\n{program}\nEND-OF-PROGRAM"
+        return self.sh(node, script, timeout_s=timeout_s)
+
+
 @dataclass
-class Told:
+class Told(PythonBySh):
     """Nodes that answer by the first of `answers` whose node and part of the script fit; others are lost."""
 
     answers: Sequence[tuple[str, str, Answer]]
@@ -33,7 +45,7 @@ class Told:
         raise LabError(f"{node} does not answer")
 
 
-class Here:
+class Here(PythonBySh):
     """This machine as every node of a lab. `path`: what comes first where programs are looked for."""
 
     def __init__(self, *nodes: str, env: Mapping[str, str] | None = None) -> None:

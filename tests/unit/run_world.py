@@ -18,6 +18,7 @@ from labctl.run.ledger import Line
 from labctl.run.oracle import Lookout, Oracle, Seen, Window
 from labctl.run.problem import Planted, Problem, Script
 from labctl.run.verdict import Aspect, Finding, Outcome
+from tests.unit.lookouts import PythonBySh
 
 BAD = Triple(component="disk of w2", mechanism="unreadable", scope="one table")
 
@@ -76,7 +77,7 @@ def problem(**changed: Any) -> Problem:
 
 
 @dataclass
-class SimWorld:
+class SimWorld(PythonBySh):
     """Ten requests a second; they fail while `broken`. `acts`: what the solver does, and when after its start."""
 
     acts: Sequence[tuple[float, Callable[[SimWorld], None]]] = ()

@@ -12,10 +12,11 @@ from labctl.lab.remote import Output
 from labctl.run.problem import Problem
 from labctl.run.solvers.access import Access
 from labctl.run.solvers.base import Setting
+from tests.unit.lookouts import PythonBySh
 
 
 @dataclass
-class Nodes:
+class Nodes(PythonBySh):
     """A lookout that remembers what was run where."""
 
     nodes: tuple[str, ...] = ("w1", "w2")

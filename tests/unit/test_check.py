@@ -15,10 +15,11 @@ from labctl.errors import LabError
 from labctl.run import catalogue as the
 from labctl.run import checking, proving
 from labctl.run.catalogue import Catalogue
-from labctl.run.checking import Checked, Found, LostNode, Results, claims_of, lost, wanted
+from labctl.run.checking import Checked, Found, Results, claims_of, lost, wanted
 from labctl.run.diagnosis import Vocabulary
 from labctl.run.diary import RecordDiary
 from labctl.run.episode import Timing, run_episode
+from labctl.run.lookouts import LostNode
 from labctl.run.pairs import CLASSES, coverage
 from labctl.run.perform import LOG, Request
 from labctl.run.problem import Decoy, Planted, Problem, Script

@@ -29,6 +29,7 @@ from problems.common import drain, restart, restarted, told, until
 from problems.words import WORDS
 from problems.workloads import find_workload
 from problems.workloads.booking.oncall import ACCOUNTS, ALLOWED, DENIED
+from tests.unit.lookouts import PythonBySh
 
 PROBLEMS = catalogue().problems
 NAMES = sorted(PROBLEMS)
@@ -44,7 +45,7 @@ INJECTING = re.compile(
 _WINDOW = Window(begin_s=0, looked_s=1, end_s=1)
 
 
-class Said:
+class Said(PythonBySh):
     """A lab of which each node has one answer."""
 
     def __init__(self, answers: dict[str, tuple[int, str]]) -> None:

@@ -15,6 +15,7 @@ from labctl.oracles.on_node import scope as on_node
 from labctl.oracles.scope import Scope, differences, tidy
 from labctl.run.oracle import Window
 from labctl.run.verdict import Outcome
+from tests.unit.lookouts import PythonBySh
 
 WINDOW = Window(begin_s=0, end_s=60)
 BEFORE = {
@@ -99,7 +100,7 @@ def test_a_new_port_is_a_change_and_one_of_a_service_that_is_down_is_not() -> No
     assert Scope().judge(one, BEFORE, WINDOW).outcome is Outcome.PASS
 
 
-class Machine:
+class Machine(PythonBySh):
     """This machine as a lookout."""
 
     nodes = ("here",)

@@ -17,6 +17,7 @@ from labctl.run.judging import Gathered, Span, verdict_of
 from labctl.run.oracle import Lookout, Oracle, Seen, Sight, Window, look_all, look_for
 from labctl.run.problem import Problem
 from labctl.run.verdict import Aspect, Finding, Outcome, Verdict
+from tests.unit.lookouts import PythonBySh
 
 from .run_world import BAD, Changes, Notes, SimWorld, problem
 
@@ -158,7 +159,7 @@ def test_a_blind_look_is_not_kept() -> None:
     assert gates.look([oracle], SimWorld()).seen == {"one": {"looks": 1}}
 
 
-class Silent:
+class Silent(PythonBySh):
     """A lab whose nodes answer nothing."""
 
     nodes = ("w1", "w2", "w3")

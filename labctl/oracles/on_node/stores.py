@@ -6,7 +6,6 @@ import base64
 import json
 import socket
 import sys
-import urllib.request
 from typing import Any
 
 READ = base64.b64encode(b"booking/leader").decode()
@@ -14,6 +13,8 @@ READ = base64.b64encode(b"booking/leader").decode()
 
 def posted(path: str, body: Any, within_s: float) -> Any:
     """An answer of etcd's JSON gateway. Raises OSError."""
+    import urllib.request  # an emulated node takes a while to load it, and not each look needs it
+
     request = urllib.request.Request(f"http://127.0.0.1:2379{path}", json.dumps(body).encode())
     with urllib.request.urlopen(request, timeout=within_s) as reply:  # noqa: S310
         return json.loads(reply.read())

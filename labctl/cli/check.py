@@ -62,15 +62,14 @@ def check(
     """
     from labctl.run.catalogue import catalogue
     from labctl.run.checking import Results
-    from labctl.run.proving import Prover, check_timing
+    from labctl.run.proving import CHECK_TIMING, Prover
 
     known = catalogue()
     names = _names(known, problems, everything=everything, pick=pick, seed=seed)
     _check_only(only)
     kept = Results(results or paths.state_dir() / "checks" / "results.json")
-    prover = Prover(
-        LabSite(session), known, paths.state_dir() / "checks", check_timing(hold_s, soak_s), seed, _teller(session)
-    )
+    timing = CHECK_TIMING.holding(hold_s, soak_s)
+    prover = Prover(LabSite(session), known, paths.state_dir() / "checks", timing, seed, _teller(session))
     done = {name: _check(session, prover, kept, name, only, again=again) for name in names}
     session.answer(_data(known, done), _table(known, done))
     return _exit(known, done)

@@ -20,7 +20,6 @@ from labctl.run.verdict import Outcome, Verdict
 
 if TYPE_CHECKING:
     from labctl.hardware.keeper import Keeper
-    from labctl.run.episode import Timing
     from labctl.run.hardware_actions import Machines
 
 EXIT: Mapping[Outcome, ExitCode] = {
@@ -92,14 +91,6 @@ def timing_options(hold: int, soak: int) -> Callable[[Callable[..., object]], Ca
     return decorate
 
 
-def timing_of(hold_s: float | None, soak_s: float | None) -> Timing:
-    """The timing with what was given in it."""
-    from labctl.run.episode import Timing
-
-    given = {"hold_s": hold_s, "soak_s": soak_s}
-    return Timing(**{name: value for name, value in given.items() if value is not None})
-
-
 @click.command("run", cls=LabCommand)
 @click.argument("problem")
 @click.option(
@@ -145,6 +136,7 @@ def run(
     Exit status: 0 pass, 1 fail, 2 unknown (nothing can be said of the solver).
     """
     from labctl.run.catalogue import catalogue
+    from labctl.run.episode import Timing
     from labctl.run.perform import Request, perform
     from labctl.run.words import told, verdict_data, verdict_text
 
@@ -154,7 +146,7 @@ def run(
     record = record or new_record(problem)
     request = Request(
         problem=found, solver=solver, seed=seed, record=record, catalogue=str(known), reset=not no_reset,
-        timing=timing_of(hold_s, soak_s), **given,
+        timing=Timing().holding(hold_s, soak_s), **given,
     )  # fmt: skip
 
     def tell(kind: str, data: dict[str, object]) -> None:

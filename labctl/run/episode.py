@@ -8,7 +8,7 @@ Recovery runs on each of them; what it leaves is in the verdict. What it gathers
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from labctl.errors import LabctlError
@@ -33,6 +33,11 @@ class Timing:
     settle_s: float = 5.0
     stays_s: float = 20.0
     poll_s: float = 0.5
+
+    def holding(self, hold_s: float | None, soak_s: float | None) -> Timing:
+        """The same with what was given in it, in seconds."""
+        given = {"hold_s": hold_s, "soak_s": soak_s}
+        return replace(self, **{name: value for name, value in given.items() if value is not None})
 
 
 class Load(Protocol):

@@ -6,7 +6,7 @@ import datetime as dt
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
@@ -166,12 +166,6 @@ def _fails_as(problem: Problem, episode: Claim) -> FailureClass | None:
     """How the decoy of an episode has to fail; None for an episode of no decoy."""
     kind, _, number = episode.partition(":")
     return problem.decoys[int(number) - 1].fails_as if kind == "decoy" else None
-
-
-def check_timing(hold_s: float | None, soak_s: float | None) -> Timing:
-    """The timing of checks, with what was given in it."""
-    given = {"hold_s": hold_s, "soak_s": soak_s}
-    return replace(CHECK_TIMING, **{name: value for name, value in given.items() if value is not None})
 
 
 def pick(problems: Catalogue, count: int, seed: int) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.booking_lab import booking_lab  # noqa: F401  a lab of its own for problems
 from tests.failures import Failures
-from tests.lab import kernel_node, kernel_nodes, lab  # noqa: F401  fixtures for vm and e2e: one lab for both
+from tests.lab import kernel_node, kernel_nodes, lab, labs_home, two_cpus  # noqa: F401  for vm and e2e: the same labs
 
 ALLOWED = Path(__file__).with_name("allowed-skips.txt")
 

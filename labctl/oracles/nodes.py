@@ -43,14 +43,18 @@ def _printed(node: str, done: Output) -> str:
     return done.stdout
 
 
-def python(lab: Lookout, node: str, program: str, arguments: Mapping[str, Any], *, timeout_s: float = 60.0) -> Any:
+def program(name: str) -> str:
+    """The text of a program of `on_node`."""
+    return resources.files("labctl.oracles.on_node").joinpath(f"{name}.py").read_text()
+
+
+def python(lab: Lookout, node: str, name: str, arguments: Mapping[str, Any], *, timeout_s: float = 60.0) -> Any:
     """What a program of `on_node` says, JSON. It gets its arguments as JSON, too."""
-    text = resources.files("labctl.oracles.on_node").joinpath(f"{program}.py").read_text()
-    said = _printed(node, lab.python(node, text, json.dumps(arguments), timeout_s=timeout_s))
+    said = _printed(node, lab.python(node, program(name), json.dumps(arguments), timeout_s=timeout_s))
     try:
         return json.loads(said)
     except json.JSONDecodeError:
-        raise LabError(f"{node}: {program} said nonsense: {said[:100]!r}") from None
+        raise LabError(f"{node}: {name} said nonsense: {said[:100]!r}") from None
 
 
 def sections(text: str) -> dict[str, tuple[str, ...]]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from pydantic import BaseModel, ConfigDict
 
-from labctl.oracles.nodes import on_each
+from labctl.oracles.nodes import on_each, program
 from labctl.run.oracle import Lookout
 
 SERVERS = ("w2", "w3")
@@ -33,11 +34,8 @@ def ask(lab: Lookout, node: str, sql: str, *, database: str = "booking", patienc
 
     Raises :class:`LabError` where the node does not answer; an error of the server is in what it said.
     """
-    script = (
-        f"cd / && runuser -u postgres -- timeout -k 2 {patience_s} "
-        f"psql -XqAt -F '\t' -v ON_ERROR_STOP=1 -d {database} <<'END-OF-SQL'\n{sql}\nEND-OF-SQL\n"
-    )
-    done = lab.sh(node, script, timeout_s=patience_s + 40.0)
+    given = {"sql": f"{sql}\n", "database": database, "patience_s": patience_s}
+    done = lab.python(node, program("psql"), json.dumps(given), timeout_s=patience_s + 40.0)
     if done.status == 0:
         return Said(text=done.stdout)
     if done.status in (_KILLED, 137):

@@ -59,7 +59,7 @@ def test_the_standby_is_asked_for_what_the_primary_has_just_written() -> None:
     lab = Told([("w2", "psql", PRIMARY), ("w3", "psql", STANDBY)])
     ORACLE.look(lab)
     asked = next(script for node, script in lab.asked if node == "w3")
-    assert "'0/5000148'::pg_lsn" in asked and "WHERE o.id = 91" in asked and "1..100" in asked
+    assert asked.count("0/5000148") == 2 and "WHERE o.id = 91" in asked and "1..100" in asked
 
 
 @pytest.mark.parametrize(

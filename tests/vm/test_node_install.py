@@ -17,6 +17,7 @@ from labctl.lab import footprint as at
 pytestmark = pytest.mark.vm
 
 LOOK = """
+export SYSTEMD_BUS_TIMEOUT=300
 find /opt /etc /var/lib /var/tmp /tmp /run/groundfault -xdev '(' -type f -o -type l -o -type d ')' 2>/dev/null
 systemctl list-unit-files --no-legend || exit
 dmsetup table

@@ -14,14 +14,17 @@ from typing import Any, get_args
 import pytest
 
 from labctl.lab import store
+from labctl.lab.files import locked
 from labctl.lab.model import KernelName, LabOptions, Node, Ready
 from labctl.lab.qemu import QemuLab
+from labctl.lab.state import read_record, run_dir, write_record
 from labctl.lab.store import lab_dir
 from labctl.pki import LabAuthority
 from labctl.progress import PlainProgress
 from labctl.transport.ready import make_ready
 
 READY_S = 420.0
+BOOT_S = 900.0
 
 
 def ssh_argv(node: Node, *argv: str) -> list[str]:
@@ -103,8 +106,33 @@ def labs_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def lab(labs_home: Path) -> Iterator[LabUnderTest]:
     """Three nodes with agents."""
+    if booted := os.environ.get("GROUNDFAULT_TEST_LABS"):
+        boot_once("vmtests", LabOptions(), Path(booted))
     with lab_up("vmtests", LabOptions()) as up:
         yield up
+
+
+def boot_once(name: str, options: LabOptions, booted: Path) -> None:
+    """A lab that is down and has its golden snapshot: a copy of what is in `booted`, where the first one who asks
+    puts it. To boot three emulated nodes takes minutes, and sessions of tests side by side want the same ones.
+    """
+    directory, kept = lab_dir(name), booted / name
+    with locked(booted / f"{name}.lock", name, BOOT_S, lambda text: None):
+        if not kept.exists():
+            authority = LabAuthority.ensure(directory / "pki", name)
+            provider = store.create_lab(name, "qemu")
+            provider.up(options, make_ready(authority, READY_S), PlainProgress())
+            provider.down(PlainProgress())
+            shutil.copytree(directory, booted / f"{name}.new")
+            (booted / f"{name}.new").rename(kept)
+            return
+    shutil.copytree(kept, directory)
+    for disk in directory.glob("nodes/*/root.qcow2"):
+        argv = ("qemu-img", "rebase", "-u", "-F", "qcow2", "-b", str(directory / "base.qcow2"), str(disk))
+        subprocess.run(argv, check=True)
+    record = read_record(directory / "lab.json")
+    assert record is not None
+    write_record(directory / "lab.json", record.model_copy(update={"run_dir": run_dir(directory, name)}))
 
 
 @pytest.fixture(scope="session")

@@ -90,6 +90,7 @@ def test_what_was_left_off_would_break_something(node: Node, option: str) -> Non
     assert option.partition("=")[0] not in {o.partition("=")[0] for o in restrictions()}
 
 
+@pytest.mark.thorough
 def test_the_agent_comes_back_as_often_as_it_is_killed(lab: LabUnderTest) -> None:
     node = lab.node("w2")
     for _ in range(7):  # more often than systemd's default limit allows

@@ -49,6 +49,7 @@ def test_the_agent_is_killed(healthy: LabUnderTest) -> None:
     until("it says so", lambda: ("recovered", "restart") in states(), 60)
 
 
+@pytest.mark.thorough
 def test_the_agent_is_stopped_and_started(healthy: LabUnderTest) -> None:
     labctl(*INJECT)
     ssh(healthy.node("w2"), "systemctl", "stop", "groundfault-agent")
@@ -139,6 +140,7 @@ def test_stop_heals_everything_and_refuses_until_cleared(healthy: LabUnderTest) 
     labctl(*INJECT)
 
 
+@pytest.mark.thorough
 def test_a_corrupted_journal_line(healthy: LabUnderTest) -> None:
     node = healthy.node("w2")
     labctl(*INJECT, "--id", "corrupt")

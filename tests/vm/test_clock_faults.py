@@ -135,6 +135,7 @@ def test_a_node_that_lives_before_its_certificates(clocks: Clocks) -> None:
     labctl("--transport", "ssh", "recover", "past")
 
 
+@pytest.mark.thorough
 def test_the_agent_is_killed_while_it_stands(clocks: Clocks, nothing_stays: tuple[Reading, Reading]) -> None:
     before, _ = nothing_stays
     clocks.inject("clock_jump", by_s=7200)

@@ -142,6 +142,7 @@ def test_a_virtual_machine_has_no_frequency(bench: Bench) -> None:
     assert bench.sh(f"ls {GROUPS} | grep -c groundfault-r", check=False) == "0"
 
 
+@pytest.mark.thorough
 def test_an_agent_that_is_killed(bench: Bench) -> None:
     """The last one here: its successor would have to probe the kernel before it could plant anything."""
     with services(bench, victim=("Restart=always", BUSY)):

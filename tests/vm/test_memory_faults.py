@@ -151,6 +151,7 @@ def test_the_node_runs_out_of_memory(bench: Bench) -> None:
         becomes(bench, "victim", "active")
 
 
+@pytest.mark.thorough
 def test_a_unit_thrashes_and_the_agent_is_killed(bench: Bench) -> None:
     look = "awk '/^pswpin|^pswpout/ {print $2}' /proc/vmstat"
     with services(bench, victim=("", VICTIM)):

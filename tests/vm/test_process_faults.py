@@ -237,6 +237,7 @@ def test_what_control_needs_is_refused(bench: Bench) -> None:
     assert bench.agent.list().injections == ()
 
 
+@pytest.mark.thorough
 def test_an_agent_that_is_killed(bench: Bench) -> None:
     """The last one here: its successor would have to probe the kernel before it could plant anything."""
     with services(bench, victim=(ALWAYS, COUNTS), other=("Restart=no", COUNTS)):

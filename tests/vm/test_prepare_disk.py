@@ -52,6 +52,13 @@ class SpareNode:
         """The kernel's name of a spare disk."""
         return self.sh(f"readlink -f /dev/disk/by-id/scsi-0QEMU_QEMU_HARDDISK_{serial}")
 
+    def filled(self) -> str:
+        """The spare disk, full of random bytes, with a file system of somebody's and a file in it."""
+        disk = self.disk("spare")
+        self.sh(f"head -c {SPARE_MIB}M /dev/urandom > {disk}; mkfs.ext4 -q -F -L mine {disk}; mount {disk} /mnt; "
+                f"head -c 1M /dev/urandom > /mnt/x; umount /mnt")  # fmt: skip
+        return disk
+
     def prepared(self) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = labctl_json("node", "prepare-disk", self.name, status=None)["disks"]
         return found
@@ -82,9 +89,7 @@ def _plug(qmp: Any, file: Path, name: str, mib: int) -> None:
 
 
 def test_the_bytes_of_a_disk_are_the_same_before_meanwhile_and_after(node: SpareNode) -> None:
-    disk = node.disk("spare")
-    node.sh(f"head -c {SPARE_MIB}M /dev/urandom > {disk}; mkfs.ext4 -q -F -L mine {disk}; mount {disk} /mnt; "
-            f"head -c 1M /dev/urandom > /mnt/x; umount /mnt")  # fmt: skip
+    disk = node.filled()
     node.sh(f"cp {disk} /run/copy")
     assert "HARDDISK_spare (20 MiB); next: " in node.prepare("--name", "spare", "--device", disk)
     assert (
@@ -101,10 +106,8 @@ def test_the_bytes_of_a_disk_are_the_same_before_meanwhile_and_after(node: Spare
 
 
 def test_a_fault_bites_in_it_and_it_is_no_residue(node: SpareNode) -> None:
-    disk = node.disk("spare")
-    node.prepare(
-        "--name", "spare", "--device", disk, "--mount", "/srv/spare"
-    )  # the file system of the test before
+    disk = node.filled()
+    node.prepare("--name", "spare", "--device", disk, "--mount", "/srv/spare")
     file = node.sh("sha256sum < /srv/spare/x")
     planted = labctl_json("inject", "latent_sector_error", "--node", node.name, "--disk", "spare", "--for", "5m")
     assert "Input/output error" in node.sh("cat /srv/spare/x 2>&1 >/dev/null", check=False)

@@ -200,7 +200,7 @@ def test_what_is_in_use_or_somebody_elses_is_refused(node: SpareNode) -> None:
 
 @pytest.mark.thorough
 def test_half_prepared_two_at_once_and_after_a_reboot(node: SpareNode) -> None:
-    disk = node.disk("spare")
+    disk = node.filled()
     on_disk = ("--name", "spare", "--device", disk, "--mount", "/srv/spare")
     on_file = ("--name", "image", "--size", "20M")
     assert "would leave less than 10 %" in node.prepare("--name", "image", "--size", "100G", status=64)

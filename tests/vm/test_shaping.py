@@ -77,12 +77,12 @@ def foreign(bench: NetBench) -> Iterator[str]:
              "tc qdisc del dev lan root; ip link del shp0")  # fmt: skip
 
 
-@pytest.mark.parametrize("moves", [60, *thorough(200)])
+@pytest.mark.parametrize("moves", [100, *thorough(200)])
 def test_any_sequence(bench: NetBench, foreign: str, moves: int) -> None:
     """At each moment the kernel has what it should have, to the letter; afterwards all is as it was."""
     found = driven(bench, "random", "5", str(moves))
     assert found["wrong"] == [] and found["left"] == [], found
-    assert found["planted"] > 0.4 * moves and found["most"] >= 5 and found["lanes"] >= 8, found
+    assert found["planted"] > 0.4 * moves and found["most"] >= moves // 25 and found["lanes"] >= moves // 25, found
     assert found["refused"] and all("do not go together" in text for text in found["refused"]), found
     assert bench.state() == foreign
 

@@ -11,7 +11,7 @@ from labctl.oracles.probe import Probe
 from labctl.oracles.untouched import Untouched
 from labctl.run.noise import TOLERANT
 
-from .common import ADDRESS
+from .common import ADDRESS, PSQL
 
 _TEMPORARY = "place=$(mktemp /srv/data/.probe.XXXXXX) || exit 1\ntrap 'rm -f \"$place\"' EXIT\n"
 
@@ -105,10 +105,10 @@ def no_process(node: str, name: str) -> Probe:
 
 def streams(primary: str = "w2") -> Probe:
     """A standby streams from the primary."""
-    script = """cd /; n=$(runuser -u postgres -- psql -XAtqc \
+    script = f"""cd /; n=$(runuser -u postgres -- {PSQL} -XAtqc \
 "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'" 2>/dev/null)
-[ "${n:-0}" -ge 1 ] || { echo "it streams to nobody"; exit 1; }
-"""
+[ "${{n:-0}}" -ge 1 ] || {{ echo "it streams to nobody"; exit 1; }}
+"""  # noqa: S608 - no input
     return Probe(label="streams", node=primary, script=script)
 
 
@@ -120,9 +120,9 @@ def file_says(node: str, path: str, pattern: str, label: str = "setting") -> Pro
 
 def new_sessions(node: str) -> Probe:
     """The server on a node takes new sessions, several at once."""
-    script = """cd /; i=0; while [ $i -lt 5 ]; do i=$((i+1))
-  runuser -u postgres -- timeout 20 psql -XAtqc 'SELECT 1' >/dev/null 2>&1 ||
-    { echo "a new session is refused, try $i"; exit 1; }
+    script = f"""cd /; i=0; while [ $i -lt 5 ]; do i=$((i+1))
+  runuser -u postgres -- timeout 20 {PSQL} -XAtqc 'SELECT 1' >/dev/null 2>&1 ||
+    {{ echo "a new session is refused, try $i"; exit 1; }}
 done
 """
     return Probe(label="new_sessions", node=node, within_s=150.0, script=script)
@@ -172,7 +172,7 @@ def goes_on_without(dead: str) -> tuple[Probe, ...]:
 members=$(timeout 20 etcdctl member list 2>/dev/null) || exit 2
 ! echo "$members" | grep -q '{ADDRESS[dead]}' || {{ echo "etcd counts {dead} as a member"; exit 1; }}
 """
-    slots = f"""{alive}cd /; n=$(runuser -u postgres -- psql -XAtqc \
+    slots = f"""{alive}cd /; n=$(runuser -u postgres -- {PSQL} -XAtqc \
 "SELECT count(*) FROM pg_replication_slots WHERE NOT active") || exit 1
 [ "$n" = 0 ] || {{ echo "a slot keeps WAL for {dead}"; exit 1; }}
 """  # noqa: S608 - no input

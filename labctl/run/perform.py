@@ -9,6 +9,7 @@ import shlex
 import shutil
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -178,7 +179,9 @@ class _NoiseHands:
 
 def _versions(lab: Shells, diary: RecordDiary) -> None:
     """What the nodes run, for whoever compares runs."""
-    found = {node: lab.sh(node, _VERSIONS).stdout.splitlines() for node in lab.nodes}
+    with ThreadPoolExecutor(max_workers=max(1, len(lab.nodes))) as pool:
+        said = pool.map(lambda node: lab.sh(node, _VERSIONS).stdout.splitlines(), lab.nodes)
+        found = dict(zip(lab.nodes, said, strict=True))
     data = {n: {"kernel": t[0], "os": t[1], "packages": t[2:]} for n, t in found.items() if len(t) > 2}
     diary.record.artifact("versions.json", json.dumps(data, indent=1).encode())
     diary.event("versions", kernels={node: one["kernel"] for node, one in data.items()})

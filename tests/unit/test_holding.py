@@ -2,56 +2,18 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import IO, Any
+from typing import Any
 
 import pytest
 
 from labctl.errors import UsageError
 from labctl.lab import holding
 from labctl.lab.holding import held
-from labctl.lab.model import Node
-from labctl.lab.remote import Output
 from labctl.lab.root import Root
-
-
-class Here:
-    """This machine as a node, on which everybody is root."""
-
-    def __init__(self) -> None:
-        self.node = Node(name="w1", address="h")
-        self.started: list[Process] = []
-
-    def run(self, argv: Sequence[str], *, stdin: IO[bytes] | None = None, timeout_s: float = 9.0) -> Output:
-        return Output(0, "0", "")
-
-    def start(self, argv: Sequence[str], first: bytes = b"") -> Process:
-        self.started.append(Process(argv, first))
-        return self.started[-1]
-
-
-class Process:
-    """A command that goes on."""
-
-    def __init__(self, argv: Sequence[str], first: bytes) -> None:
-        self.child: subprocess.Popen[bytes] = subprocess.Popen(
-            list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self.child.stdin
-        self.child.stdin.write(first)
-
-    def line(self, timeout_s: float = 9.0) -> str:
-        assert self.child.stdout
-        return self.child.stdout.readline().decode().strip()
-
-    def send(self, text: bytes) -> None:
-        raise AssertionError("nobody tells it more")
-
-    def end(self) -> None:
-        self.child.communicate(timeout=20)
+from tests.unit.running import Here
 
 
 @pytest.fixture
@@ -63,7 +25,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Here]:
     yield node
     for process in node.started:
         process.child.kill()
-        process.child.communicate()
+        process.child.wait()
 
 
 def enter(stack: ExitStack, here: Any, who: str) -> None:

@@ -6,60 +6,21 @@ import os
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import IO
 
 import pytest
 
 from labctl.errors import LabError
 from labctl.lab.model import Node
-from labctl.lab.remote import Output, Remote, Running
+from labctl.lab.remote import Output, Remote
 from labctl.run import interpreter
 from labctl.run.interpreter import Ended, Interpreter
 from labctl.run.shells import Shells
+from tests.unit.running import Here
 
 SAYS = "import sys; print(sys.argv[1])"
-
-
-class Process:
-    """See :class:`labctl.lab.remote.Running`."""
-
-    def __init__(self, argv: Sequence[str]) -> None:
-        self.child = subprocess.Popen([*argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-    def line(self, timeout_s: float = 9.0) -> str:
-        assert self.child.stdout
-        return self.child.stdout.readline().decode().strip()
-
-    def send(self, text: bytes) -> None:
-        assert self.child.stdin
-        try:
-            self.child.stdin.write(text)
-            self.child.stdin.flush()
-        except BrokenPipeError:
-            raise LabError("w1: the SSH connection broke") from None
-
-    def end(self) -> None:
-        assert self.child.stdin
-        self.child.stdin.close()
-        self.child.wait(20)
-
-
-class Here:
-    """This machine as a node."""
-
-    def __init__(self) -> None:
-        self.node = Node(name="w1", address="h")
-        self.started: list[Process] = []
-
-    def run(self, argv: Sequence[str], *, stdin: IO[bytes] | None = None, timeout_s: float = 9.0) -> Output:
-        return Output(0, "", "")
-
-    def start(self, argv: Sequence[str], first: bytes = b"") -> Running:
-        self.started.append(Process(argv))
-        return self.started[-1]
 
 
 def lives(pid: str) -> bool:

@@ -52,7 +52,11 @@ class Interpreter:
             number = self._count
             self._asked[number] = answer
             ask = json.dumps({"number": number, "program": program, "given": given})
-            self._running.send(ask.encode() + b"\n")
+            try:
+                self._running.send(ask.encode() + b"\n")
+            except LabError as error:  # it ended just now, and its end was not read yet
+                self._ended = error.message
+                raise Ended(self._ended) from None
         try:
             return answer.result(timeout_s)
         except Late:

@@ -107,6 +107,19 @@ def test_it_ends_when_idle_and_those_who_wait_are_told(here: Here, monkeypatch: 
         one.run(SAYS, "", 20)
 
 
+def test_one_whose_end_was_not_read_yet_is_over(here: Here, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Interpreter(here)
+    with monkeypatch.context() as patch:
+        patch.setattr(here.started[0], "send", lost)
+        with pytest.raises(Ended, match="the SSH connection broke"):
+            one.run(SAYS, "", 20)
+    assert one.ended
+
+
+def lost(text: bytes) -> None:
+    raise LabError("w1: the SSH connection broke")
+
+
 def test_one_that_is_killed_leaves_nobody_waiting(here: Here) -> None:
     one = Interpreter(here)
     with ThreadPoolExecutor(1) as pool:

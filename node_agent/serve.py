@@ -190,6 +190,7 @@ def _probe(injector: Injector) -> None:
 def _real_host() -> Host:
     from node_agent.host.real import RealHost
 
+    _work_where_init_does()
     return RealHost()
 
 
@@ -199,6 +200,19 @@ def _refuse_others_than_root(uid: int) -> None:
             f"the agent has to run as root and runs as user {uid}: what it plants and takes back belongs to the "
             "kernel; start it by its unit: systemctl start groundfault-agent"
         )
+
+
+def _work_where_init_does() -> None:
+    """What is mounted here has to be what the node has mounted: repairs unmount and mount."""
+    from node_agent.host.mount_namespace import join_mounts_of
+
+    try:
+        if join_mounts_of(Path("/proc/1")):
+            log.info("left the mount namespace that the unit had made, for that of the node")
+    except PermissionError as error:
+        log.warning("what is mounted here may not be what the node has mounted: %s", error)
+    except OSError as error:
+        raise _CannotServe(f"the mount namespace of the node cannot be joined: {error}") from None
 
 
 def _node_name(path: Path) -> str:

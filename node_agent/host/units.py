@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,13 +96,16 @@ def _uses(process: Path, place: _Place) -> bool:
 
 
 def in_other_namespaces(device: str) -> tuple[str, ...]:
-    """Processes in whose mount namespace a file system is still mounted."""
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        lines = read_line(process / "mountinfo").splitlines()
-        if any(line.split()[2:3] == [device] for line in lines):
-            found.append(f"process {process.name} ({read_line(process / 'comm')})")
-    return tuple(found)
+    """In whose mount namespaces, ours among them, a file system is mounted: one process of each, and where."""
+    found: dict[str, str] = {}
+    for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
+        lines = (line.split() for line in read_line(process / "mountinfo").splitlines())
+        if places := [words[4] for words in lines if words[2:3] == [device]]:
+            with suppress(OSError):  # it ended meanwhile
+                namespace = str((process / "ns/mnt").readlink())
+                who = f"process {process.name} ({read_line(process / 'comm')}) at {', '.join(places)}"
+                found.setdefault(namespace, who)
+    return tuple(found.values())
 
 
 def _shown(units: Sequence[str], *properties: str) -> list[dict[str, str]]:

@@ -12,6 +12,9 @@ from node_agent.steps.base import Resource, Step, Undo
 
 READ_ONLY = "remount-ro"
 
+LOGGED = "file system error"
+"""What the kernel logs: no word of the lab, so that whoever reads the log meets the error and not who made it."""
+
 
 class StopFilesystem(Step):
     """Stops the file system that disk `device` has at `mount`. What brings it back is the care that comes before.
@@ -24,7 +27,7 @@ class StopFilesystem(Step):
 
     kind: Literal["stop_filesystem"] = "stop_filesystem"
     name: str
-    """The tag of the injection: the kernel logs it with the error."""
+    """The tag of the injection."""
     device: str
     mount: str
     how: Literal["error", "shutdown"]
@@ -57,7 +60,7 @@ class StopFilesystem(Step):
             return
         if host.stops.reaction(mounted) != READ_ONLY:
             host.stops.set_reaction(mounted, READ_ONLY)
-        host.stops.raise_error(mounted, self.name, self.loses)
+        host.stops.raise_error(mounted, LOGGED, self.loses)
 
     def revert(self, host: Host, undo: Undo | None) -> None:
         mounted = self._mounted(host)

@@ -26,7 +26,7 @@ PROBLEM = Problem(
     vocabulary=WORDS,
     faults=(
         Planted(
-            fault=CpuBurn(workers=6, weight=500, process_name=NAME), node="w1", bites_within_s=60,
+            fault=CpuBurn(workers=6, weight=1000, process_name=NAME), node="w1", bites_within_s=60,
             shows=f"[ $(ps -eo comm= | grep -cx {NAME}) -ge 6 ]",
         ),
     ),

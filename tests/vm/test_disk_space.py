@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -269,16 +270,31 @@ def brought_back(bench: Bench, ended: InjectionView, pid: str, total: str) -> No
     bench.sh(f"systemctl stop space-holder; rm {OTHER}/dirty")
 
 
+@contextmanager
+def drop_in(bench: Bench, option: str) -> Iterator[None]:
+    """An agent that starts meanwhile has this option of its unit."""
+    folder = "/run/systemd/system/groundfault-agent.service.d"
+    bench.sh(f"mkdir -p {folder}; printf '[Service]\\n{option}\\n' > {folder}/test.conf; systemctl daemon-reload")
+    yield
+    bench.sh(f"rm {folder}/test.conf; systemctl daemon-reload")
+
+
 @ext4_only
 def test_an_error_turns_it_read_only(bench: Bench) -> None:
-    """And the agent is killed while it stands."""
+    """And the agent is killed while it stands. Its unit gives the next one mounts of its own: what that mends has
+    to be mended for everybody.
+    """
     view, pid, total = stopped(bench)
+    assert "groundfault" not in bench.sh("dmesg | grep 'EXT4-fs error' | tail -n 1")
     assert bench.sh("cat /sys/fs/ext4/dm-0/errors_count") == "1"
     assert "clean with errors" in bench.sh("dumpe2fs -h /dev/mapper/data 2>/dev/null | grep state")
-    bench.kill_the_agent()
+    with drop_in(bench, "PrivateMounts=yes"):
+        bench.kill_the_agent()
     ended = bench.look(view)
     assert ended.reason == "restart"
     brought_back(bench, ended, pid, total)
+    left = "left the mount namespace that the unit had made"
+    assert left in bench.sh("journalctl -b -u groundfault-agent -n 200 --no-pager")
 
 
 def test_it_shuts_down(bench: Bench) -> None:

@@ -31,6 +31,9 @@ CHECK_TIMING = Timing(hold_s=20.0, soak_s=45.0, settle_s=5.0, stays_s=20.0)
 TRIES = 2
 """A claim of which nothing is known is tried so often: machines that are busy break a gate now and then."""
 
+INTERRUPTED = "interrupted"
+"""What an episode says that somebody ended: it has recovered, and nothing else is to be checked."""
+
 SEED = 4
 
 AGAIN_S, SOON_S = 10.0, 10.0
@@ -101,6 +104,8 @@ class Prover:
             ),
         )  # fmt: skip
         verdict = perform(request, self.site, self.tell)
+        if verdict.void == INTERRUPTED:
+            raise KeyboardInterrupt
         if verdict.void:
             self.gates.forget()
         return verdict

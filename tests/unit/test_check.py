@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,24 +12,21 @@ import pytest
 from labctl.cli.main import main
 from labctl.errors import LabError
 from labctl.run import catalogue as the
-from labctl.run import checking, proving
+from labctl.run import checking
 from labctl.run.catalogue import Catalogue
 from labctl.run.checking import Checked, Found, Results, claims_of, lost, wanted
 from labctl.run.diagnosis import Vocabulary
-from labctl.run.diary import RecordDiary
-from labctl.run.episode import Timing, run_episode
+from labctl.run.episode import Timing
 from labctl.run.lookouts import LostNode
 from labctl.run.pairs import CLASSES, coverage
-from labctl.run.perform import LOG, Request
 from labctl.run.problem import Decoy, Planted, Problem, Script
-from labctl.run.proving import Prover, pick
-from labctl.run.record import RecordWriter, Run
+from labctl.run.proving import pick
 from labctl.run.telling import READING, names_in, on_paper, reader
 from labctl.run.verdict import FailureClass, Finding, Outcome, Verdict
 from node_agent.catalog import catalog as faults
 
 from .run_world import BAD, ClientsOracle, Notes, SimWorld, problem
-from .test_episode import RIGHT, around, healed
+from .test_episode import RIGHT
 
 WORDS = Vocabulary(
     component=("disk of w2", "network", "CPU", "clock"), mechanism=("unreadable", "slow", "gone", "full"),
@@ -41,6 +37,14 @@ DECOY = Decoy(script=Script(title="restart"), fails_as="cause_left")
 
 def proper(**changed: Any) -> Problem:
     return problem(**{"vocabulary": WORDS, "decoys": (DECOY,) * 3, **changed})
+
+
+def good() -> Problem:
+    decoys = tuple(
+        Decoy(script=Script(title="x"), fails_as=cast("Any", c))
+        for c in ("cause_left", "cause_left", "out_of_bounds")
+    )  # fmt: skip
+    return proper(decoys=decoys, alternative=Script(title="other"))
 
 
 def said(**outcomes: Outcome) -> Verdict:
@@ -204,117 +208,6 @@ def test_picking_goes_round() -> None:
     assert pick(found, 9, 0) == ("aaa", "bbb", "ccc")
     with pytest.raises(LabError):
         pick(Catalogue({}, {}, "r", Path()), 1, 0)
-
-
-# -- the whole of it, in a simulated world ------------------------------------------------------------------------
-
-Acts = Callable[[], SimWorld]
-
-
-def simulated(worlds: Mapping[str, Acts], log: str = "## a\n## b\n## c\n") -> Any:
-    """A `perform` that plays in a simulated world."""
-    asked: list[str] = []
-
-    def perform(request: Request, site: object, tell: object) -> Verdict:
-        asked.append(request.solver)
-        world = worlds[request.solver]()
-        run = Run(
-            id="x", problem=request.problem.name, catalogue="c", solver=request.solver, seed=1, lab="sim",
-            started=dt.datetime.now(dt.UTC),
-        )  # fmt: skip
-        with RecordWriter(request.record, run, lambda: world.clock) as record:
-            record.artifact(LOG, log.encode())
-            verdict = run_episode(request.problem, world, RecordDiary(record, lambda kind, data: None), TIMING)
-            record.finish(verdict, dt.datetime.now(dt.UTC))
-        return verdict
-
-    perform.asked = asked  # type: ignore[attr-defined]
-    return perform
-
-
-class Site:
-    """Three nodes that answer."""
-
-    lab = "sim"
-
-    def nodes(self) -> tuple[Any, ...]:
-        from labctl.lab.model import Node
-
-        return tuple(Node(name=name, address="127.0.0.1") for name in ("w1", "w2", "w3"))
-
-
-GOOD: Mapping[str, Acts] = {
-    "none": SimWorld,
-    "reference": lambda: SimWorld(acts=RIGHT),
-    "alternative": lambda: SimWorld(acts=RIGHT),
-    "decoy:1": lambda: SimWorld(acts=((5.0, SimWorld.declare),)),
-    "decoy:2": lambda: SimWorld(acts=((5.0, around), (6.0, SimWorld.declare))),
-    "decoy:3": lambda: SimWorld(acts=((5.0, healed), (6.0, SimWorld.declare))),
-}
-
-
-def prover(tmp_path: Path, mine: Problem, monkeypatch: pytest.MonkeyPatch, play: Any) -> Prover:
-    monkeypatch.setattr(proving, "perform", play)
-    monkeypatch.setattr(Catalogue, "revision_of", lambda self, name: "r1")
-    monkeypatch.setattr(proving, "Shells", lambda nodes: _Closing())
-    return Prover(cast("Any", Site()), Catalogue({mine.name: mine}, {}, "r", Path()), tmp_path, TIMING)
-
-
-class _Closing(SimWorld):
-    def close(self) -> None:
-        pass
-
-
-def good() -> Problem:
-    decoys = tuple(
-        Decoy(script=Script(title="x"), fails_as=cast("Any", c))
-        for c in ("cause_left", "cause_left", "out_of_bounds")
-    )  # fmt: skip
-    return proper(decoys=decoys, alternative=Script(title="other"))
-
-
-def test_a_good_problem(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    play = simulated(GOOD)
-    mine = prover(tmp_path, good(), monkeypatch, play)
-    found = list(mine.check("reads_fail", claims_of(good())))
-    assert {one.claim: (one.answer, one.why) for one in found} == dict.fromkeys(claims_of(good()), ("yes", ""))
-    assert play.asked == ["reference", "none", "alternative", "decoy:1", "decoy:2", "decoy:3"], "each once"
-    assert all(one.revision == "r1" and one.catalogue == "r (1 problems)" for one in found)
-    assert (tmp_path / "reads_fail" / "decoy-1" / "verdict.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("solver", "instead", "wrong"),
-    [
-        ("reference", "none", {"reference": "no", "lost": "unknown"}),
-        ("decoy:1", "reference", {"decoy:1": "no"}),
-        ("decoy:1", "decoy:3", {"decoy:1": "no"}),
-        ("none", "reference", {"nothing": "no"}),
-        ("alternative", "decoy:2", {"alternative": "no"}),
-    ],
-)
-def test_a_bad_problem(
-    solver: str, instead: str, wrong: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    play = simulated({**GOOD, solver: GOOD[instead]})
-    found = prover(tmp_path, good(), monkeypatch, play).check("reads_fail", claims_of(good()))
-    assert {one.claim: one.answer for one in found if one.answer != "yes"} == wrong
-
-
-def test_a_node_that_says_it_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    play = simulated(GOOD, log="## a\n## b\n## c\nqdisc netem 1: loss 5%\n")
-    found = list(prover(tmp_path, good(), monkeypatch, play).check("reads_fail", ("tells",)))
-    assert [(one.claim, one.answer, one.why) for one in found] == [("tells", "no", "the nodes say: netem")]
-    silent = simulated(GOOD, log="")
-    found = list(prover(tmp_path, good(), monkeypatch, silent).check("reads_fail", ("tells",)))
-    assert [one.answer for one in found] == ["unknown"]
-
-
-def test_what_nobody_knows_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worlds = [SimWorld(broken=True), SimWorld(acts=RIGHT)]
-    play = simulated({"reference": lambda: worlds.pop(0)})
-    found = list(prover(tmp_path, good(), monkeypatch, play).check("reads_fail", ("reference",)))
-    assert [one.answer for one in found] == ["yes"] and len(play.asked) == 2
 
 
 # -- the command line ---------------------------------------------------------------------------------------------

@@ -325,7 +325,7 @@ def _wait_until_free(device: str) -> None:
             return
         if time.monotonic() > end:
             number = Path(device).stat().st_rdev
-            who = units.in_other_namespaces(f"{os.major(number)}:{os.minor(number)}")
+            who = units.mounted_for(f"{os.major(number)}:{os.minor(number)}")
             raise OSError(errno.EBUSY, f"still mounted for {'; '.join(who) or 'somebody unseen'}", device)
         time.sleep(0.05)
 

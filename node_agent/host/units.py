@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from node_agent.facts import parse_mountinfo
 from node_agent.host.holders import bound_loops, read_line
 from node_agent.host.tool import run_tool
 
@@ -95,12 +96,12 @@ def _uses(process: Path, place: _Place) -> bool:
     return any(line.split(maxsplit=4)[3] == place.hexadecimal for line in lines)
 
 
-def in_other_namespaces(device: str) -> tuple[str, ...]:
+def mounted_for(device: str) -> tuple[str, ...]:
     """In whose mount namespaces, ours among them, a file system is mounted: one process of each, and where."""
     found: dict[str, str] = {}
     for process in sorted(Path("/proc").glob("[0-9]*"), key=lambda path: int(path.name)):
-        lines = (line.split() for line in read_line(process / "mountinfo").splitlines())
-        if places := [words[4] for words in lines if words[2:3] == [device]]:
+        mounts = parse_mountinfo(read_line(process / "mountinfo"))
+        if places := [mount.target for mount in mounts if mount.device == device]:
             with suppress(OSError):  # it ended meanwhile
                 namespace = str((process / "ns/mnt").readlink())
                 who = f"process {process.name} ({read_line(process / 'comm')}) at {', '.join(places)}"

@@ -21,7 +21,7 @@ from node_agent.host import units
 there, place = Path("/proc", sys.argv[1]), sys.argv[2]
 device = "0:%d" % os.minor(os.stat(place).st_dev)
 os.system("umount " + place)
-print("seen there:", *(one.rpartition(" at ")[2] for one in units.in_other_namespaces(device)))
+print("seen there:", *(one.rpartition(" at ")[2] for one in units.mounted_for(device)))
 os.chdir(os.path.dirname(place))
 print(os.path.ismount(place), join_mounts_of(there), os.path.ismount(place), join_mounts_of(there))
 print(os.getcwd() == os.path.dirname(place))

@@ -275,8 +275,10 @@ def drop_in(bench: Bench, option: str) -> Iterator[None]:
     """An agent that starts meanwhile has this option of its unit."""
     folder = "/run/systemd/system/groundfault-agent.service.d"
     bench.sh(f"mkdir -p {folder}; printf '[Service]\\n{option}\\n' > {folder}/test.conf; systemctl daemon-reload")
-    yield
-    bench.sh(f"rm {folder}/test.conf; systemctl daemon-reload")
+    try:
+        yield
+    finally:
+        bench.sh(f"rm {folder}/test.conf; systemctl daemon-reload")
 
 
 @ext4_only
